@@ -1,0 +1,65 @@
+# Everything a developer or a build machine runs. `make help` lists the targets.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test lint format types imports pytest interop bench demo docs clean
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+# Python code outside the package; benchmarks and examples take part as soon as they exist.
+AROUND := tests scripts $(wildcard benchmarks examples)
+CODE := src $(AROUND)
+# Passed to pytest: make test PYTEST_ARGS="-k recovery"
+PYTEST_ARGS ?= -n auto
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' \
+	    | while IFS="$$(printf '\t')" read -r name text; do printf '  %-10s %s\n' "$$name" "$$text"; done
+
+setup: $(INSTALLED)  ## create .venv with everything in it (does nothing when it is up to date)
+	@:
+
+$(INSTALLED): pyproject.toml scripts/find_python.sh
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	    { python=$$(scripts/find_python.sh) && echo "setup: .venv with $$python" && "$$python" -m venv --clear .venv; }
+	@echo "setup: installing what pyproject.toml names"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+test: lint types imports pytest  ## lint, types, import contracts and all tests
+
+lint: setup  ## ruff: rules and formatting
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check $(CODE)
+
+format: setup  ## let ruff rewrite what it can
+	@$(BIN)/ruff check --quiet --fix --exit-zero $(CODE) >/dev/null
+	@$(BIN)/ruff format $(CODE)
+
+types: setup  ## mypy, --strict for the package
+	@$(BIN)/mypy --strict src
+	@$(BIN)/mypy $(AROUND)
+
+imports: setup  ## the arrows between packages
+	@$(BIN)/lint-imports --no-logo
+
+pytest: setup  ## only the tests
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+interop: setup  ## only the tests against the real Java code
+	@command -v java >/dev/null && command -v javac >/dev/null || \
+	    { echo "make interop needs a JDK, version 17 (Debian: apt-get install openjdk-17-jdk-headless)" >&2; exit 1; }
+	@$(BIN)/python -m pytest -m interop $(PYTEST_ARGS)
+
+bench: setup  ## measure the hot paths
+	@$(BIN)/python -m benchmarks
+
+demo: setup  ## write a store, crash it, recover it and look inside
+	@$(BIN)/python examples/demo_store.py
+
+docs: setup  ## check the documentation: every relative link leads somewhere
+	@$(BIN)/python scripts/check_links.py
+
+clean:  ## remove .venv, caches and what was built
+	@rm -rf .venv build dist interop/target .grimp_cache .import_linter_cache .mypy_cache .pytest_cache \
+	    .ruff_cache .hypothesis
+	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,61 @@
+"""The record itself: what one message is, in memory and as bytes.
+
+What lives here: Message (what a user sends) and StoredMessage (what a store or a broker gives back),
+the property string, tags code, message ids, system flags, compression of bodies, the batch body, the
+codec for one record, and `columns`, which turns many records into Arrow arrays at once.
+
+What does not: files, sockets, clocks. This package imports nothing of Kourou but its errors.
+
+The way of the data: Message → (compress) → properties string → `codec.encode_into` writes the record
+into any writable buffer with one copy of the body; back, `codec.decode` reads one record from any
+buffer, `columns.read_columns` reads thousands.
+"""
+
+from kourou.message.batch import decode_batch, encode_batch
+from kourou.message.codec import (
+    BLANK_MAGIC,
+    MAGIC_V1,
+    MAGIC_V2,
+    StoredMessage,
+    body_crc,
+    decode,
+)
+from kourou.message.compression import CompressionType, compress, decompress
+from kourou.message.host import format_host, pack_host, parse_host, unpack_host
+from kourou.message.ids import (
+    MessageId,
+    UniqueIdGenerator,
+    decode_offset_message_id,
+    decode_unique_id,
+    offset_message_id,
+)
+from kourou.message.model import Message
+from kourou.message.properties import decode_properties, encode_properties, java_hash, tags_code
+
+__all__ = [
+    "BLANK_MAGIC",
+    "MAGIC_V1",
+    "MAGIC_V2",
+    "CompressionType",
+    "Message",
+    "MessageId",
+    "StoredMessage",
+    "UniqueIdGenerator",
+    "body_crc",
+    "compress",
+    "decode",
+    "decode_batch",
+    "decode_offset_message_id",
+    "decode_properties",
+    "decode_unique_id",
+    "decompress",
+    "encode_batch",
+    "encode_properties",
+    "format_host",
+    "java_hash",
+    "offset_message_id",
+    "pack_host",
+    "parse_host",
+    "tags_code",
+    "unpack_host",
+]

@@ -1,0 +1,73 @@
+"""The body of a batch: several messages in one request or in one inner-batch record.
+
+Layout of each message in it (MessageDecoder.encodeMessage):
+
+| offset | size | field |
+|--------|------|-------|
+| 0      | 4    | size of all of it |
+| 4      | 4    | magic, 0 |
+| 8      | 4    | body CRC, 0 |
+| 12     | 4    | flag |
+| 16     | 4    | body length b |
+| 20     | b    | body |
+| 20+b   | 2    | properties length p |
+| 22+b   | p    | property string |
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+
+from kourou.errors import BadMessageError, CorruptRecordError
+from kourou.message.model import Message
+from kourou.message.properties import decode_properties, encode_properties
+
+_HEAD = struct.Struct(">iiiii")
+_SHORT = struct.Struct(">h")
+_MIN_SIZE = _HEAD.size + _SHORT.size
+
+
+def encode_batch(messages: Iterable[Message]) -> bytes:
+    """The body that carries these messages."""
+    parts: list[bytes | bytearray | memoryview] = []
+    for message in messages:
+        properties = encode_properties(message.properties).encode()
+        if len(properties) > 0x7FFF:
+            raise BadMessageError(f"properties take {len(properties)} bytes, 32767 are allowed")
+        size = _MIN_SIZE + len(message.body) + len(properties)
+        parts += (
+            _HEAD.pack(size, 0, 0, message.flag, len(message.body)),
+            message.body,
+            _SHORT.pack(len(properties)),
+            properties,
+        )
+    return b"".join(parts)
+
+
+def iter_batch(body: bytes | memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
+    """(flag, body, property string) of each message, as slices of the batch body: nothing is copied."""
+    view = memoryview(body)
+    position, end = 0, len(view)
+    while position < end:
+        if end - position < _MIN_SIZE:
+            raise CorruptRecordError(f"batch body ends inside a message at {position}")
+        size, _, _, flag, body_length = _HEAD.unpack_from(view, position)
+        body_at = position + _HEAD.size
+        properties_at = body_at + body_length + _SHORT.size
+        if body_length < 0 or properties_at > end:
+            raise CorruptRecordError(f"batch body has a bad body length {body_length} at {position}")
+        (properties_length,) = _SHORT.unpack_from(view, properties_at - _SHORT.size)
+        following = properties_at + properties_length
+        if properties_length < 0 or following > end or size != following - position:
+            raise CorruptRecordError(f"batch body has a bad message size {size} at {position}")
+        yield flag, view[body_at : body_at + body_length], view[properties_at:following]
+        position = following
+
+
+def decode_batch(body: bytes | memoryview, topic: str) -> list[Message]:
+    """The messages of a batch body."""
+    return [
+        Message(topic, bytes(part), decode_properties(str(properties, "utf-8", "replace")), flag)
+        for flag, part, properties in iter_batch(body)
+    ]

@@ -1,0 +1,457 @@
+"""Many records as Arrow arrays: a stretch of the log, or what a pull returned, as a RecordBatch.
+
+What lives here: the columns, their types, and how each is made. What does not: where records begin and
+where their parts lie, which is `scan`'s and needs no Arrow. This module alone of the package needs
+pyarrow (extra `arrow`).
+
+The way of the data: `scan.find_records` and `scan.read_records` say where everything lies; a filter by
+topic or by fixed fields is applied to that, before anything is copied; then each column that was asked
+for, and no other, is made for all rows at once:
+
+- fixed fields: one pass over the gathered headers, which turns them into the machine's byte order;
+- bodies: an array of views into the log buffer, 16 bytes each, that Arrow casts to plain binary. That
+  is the only copy of a body;
+- properties: copied the same way into one blob, cut apart by `scan.Properties`;
+- topics, tags, keys and other short texts: taken by Arrow out of an array whose items are, in turn, a
+  text and the gap up to the next;
+- addresses: each distinct one is formatted once.
+
+A row is a record as `codec.decode` reads it: same fields, same rules for damaged properties and for
+bytes that are no UTF-8, same refusals. An inner batch is one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from kourou.errors import CorruptRecordError
+from kourou.message import properties as names
+from kourou.message import scan, sysflag
+from kourou.message.codec import Buffer as PlainBuffer
+from kourou.message.compression import CompressionType
+from kourou.message.compression import decompress as decompress_body
+from kourou.message.host import format_host
+from kourou.message.scan import Buffer, Bytes, Integers, Mask, Records, Stop
+
+Where = Callable[[NDArray[np.void]], Mask]
+
+_TIMESTAMP = pa.timestamp("ms", tz="UTC")
+
+SCHEMA = pa.schema(
+    {
+        "topic": pa.string(),
+        "queue_id": pa.int32(),
+        "queue_offset": pa.int64(),
+        "physical_offset": pa.int64(),
+        "store_size": pa.int32(),
+        "body": pa.binary(),
+        "body_crc": pa.int32(),
+        "flag": pa.int32(),
+        "sys_flag": pa.int32(),
+        "born_timestamp": _TIMESTAMP,
+        "born_host": pa.string(),
+        "store_timestamp": _TIMESTAMP,
+        "store_host": pa.string(),
+        "reconsume_times": pa.int32(),
+        "prepared_transaction_offset": pa.int64(),
+        "tags": pa.string(),
+        "keys": pa.string(),
+        "uniq_key": pa.string(),
+        "message_id": pa.string(),
+        "properties": pa.map_(pa.string(), pa.string()),
+        "properties_raw": pa.string(),
+        "magic": pa.int32(),
+    }
+)
+
+# `properties.color` is the column of the property `color`.
+PROPERTY_PREFIX = "properties."
+
+# A batch of this size is still in the processor's caches when the next column is made from it.
+ROWS_PER_BATCH = 32 * 1024
+# Bounds the memory of a batch when bodies are large; finding records costs less in larger stretches.
+BYTES_PER_BATCH = 32 * 1024 * 1024
+# Arrow's plain binary and string arrays count their bytes with 32 bits.
+MAX_COLUMN_BYTES = 0x7FFFFFFF
+
+# Why a batch ends where it does although the scan could go on.
+MORE = "more"
+
+
+class ColumnBatch(NamedTuple):
+    """Rows, and where to go on: `stop.reason` is MORE if there may be more rows from there on."""
+
+    batch: Any  # pa.RecordBatch
+    stop: Stop
+
+
+def schema(columns: Sequence[str] | None = None) -> Any:
+    """The Arrow schema of these columns, of all in SCHEMA where none are named."""
+    if columns is None:
+        return SCHEMA
+    return pa.schema([_field(name) for name in columns])
+
+
+def _field(name: str) -> Any:
+    if name.startswith(PROPERTY_PREFIX) and len(name) > len(PROPERTY_PREFIX):
+        return pa.field(name, pa.string())
+    if name not in SCHEMA.names:
+        raise ValueError(
+            f"there is no column {name!r}: choose from {', '.join(SCHEMA.names)}, {PROPERTY_PREFIX}<name>"
+        )
+    return SCHEMA.field(name)
+
+
+def read_columns(
+    buffer: Buffer,
+    start: int = 0,
+    end: int | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    base_offset: int | None = None,
+    decompress: bool = False,
+    check_crc: bool = False,
+    topics: Collection[str] | None = None,
+    where: Where | None = None,
+) -> ColumnBatch:
+    """The records that begin within start and end as one batch, and where and why the scan stopped.
+
+    columns: the names to make columns of, in this order; all of SCHEMA by default.
+    base_offset: the physical offset of the buffer's first byte. Where given, the scan stops at a record
+        that says another physical offset than that at which it lies.
+    decompress: bodies as they were sent; a body that does not decompress raises CorruptRecordError.
+    check_crc: stop at a record whose body has another CRC than it says. Costs a pass over all bodies.
+    topics: only records of these topics.
+    where: a function from the fixed fields (an array of scan.HEADER) to a mask of the rows to keep.
+
+    One batch takes about the memory of the stretch it reads, 2 GiB at most. `iter_columns` reads with
+    little memory, and faster, since its batches fit the processor's caches.
+    """
+    reader = _Reader(buffer, columns, base_offset, decompress, check_crc, topics, where)
+    records, stop = reader.select(start, end)
+    batch = reader.make_batch(records, MAX_COLUMN_BYTES)
+    if batch.num_rows < len(records):
+        raise ValueError("one batch cannot hold more than 2 GiB: use iter_columns")
+    return ColumnBatch(batch, stop)
+
+
+def iter_columns(
+    buffer: Buffer,
+    start: int = 0,
+    end: int | None = None,
+    *,
+    rows_per_batch: int = ROWS_PER_BATCH,
+    bytes_per_batch: int = BYTES_PER_BATCH,
+    columns: Sequence[str] | None = None,
+    base_offset: int | None = None,
+    decompress: bool = False,
+    check_crc: bool = False,
+    topics: Collection[str] | None = None,
+    where: Where | None = None,
+) -> Iterator[ColumnBatch]:
+    """As `read_columns`, in batches that are made one by one as they are asked for.
+
+    A batch holds no more than rows_per_batch rows; it covers about bytes_per_batch of the log, and with
+    `decompress` its bodies have about that size in all (the last record may go beyond). The last batch
+    says why the scan stopped, and alone may be empty.
+    """
+    reader = _Reader(buffer, columns, base_offset, decompress, check_crc, topics, where)
+    end = len(buffer) if end is None else min(end, len(buffer))
+    stop = Stop(start, MORE)
+    while stop.reason == MORE:
+        records, stop = reader.select(stop.position, min(end, stop.position + bytes_per_batch))
+        if stop.reason == scan.END and stop.position < end:
+            stop = Stop(stop.position, MORE)
+        while len(records) > 0 or stop.reason != MORE:
+            batch = reader.make_batch(records[:rows_per_batch], bytes_per_batch)
+            records = records[batch.num_rows :]
+            if len(records) == 0:
+                yield ColumnBatch(batch, stop)
+                break
+            yield ColumnBatch(batch, Stop(int(records.positions[0]), MORE))
+
+
+def decode_rows(records: Sequence[PlainBuffer], *, columns: Sequence[str] | None = None, **options: Any) -> Any:
+    """A batch of records that do not lie side by side, as a read of a queue gives them.
+
+    They are joined first, so bodies are copied once more than in `read_columns`, whose options it takes.
+    CorruptRecordError tells of one that does not decode.
+    """
+    joined = b"".join(records)
+    batch, stop = read_columns(joined, columns=columns, **options)
+    if stop.reason != scan.END:
+        raise CorruptRecordError(f"{stop.reason}: {stop.detail}" if stop.detail else stop.reason)
+    return batch
+
+
+class _Reader:
+    """A buffer, and what was asked of it."""
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        columns: Sequence[str] | None,
+        base_offset: int | None,
+        decompress: bool,
+        check_crc: bool,
+        topics: Collection[str] | None,
+        where: Where | None,
+    ) -> None:
+        self._view = memoryview(buffer)
+        self._schema = schema(columns)
+        self._base_offset = base_offset
+        self._decompress = decompress and "body" in self._schema.names
+        self._check_crc = check_crc
+        self._topics = topics
+        self._where = where
+
+    def select(self, start: int, end: int | None) -> tuple[Records, Stop]:
+        """The rows that begin within start and end and pass the filters."""
+        found = scan.find_records(self._view, start, end, base_offset=self._base_offset)
+        records, stop = scan.read_records(self._view, found, check_crc=self._check_crc)
+        if self._where is not None:
+            records = records[self._where(records.header)]
+        if self._topics is not None:
+            records = records[scan.has_topic(self._view, records, self._topics)]
+        return records, stop
+
+    def make_batch(self, records: Records, max_bytes: int) -> Any:
+        """The first of these rows, as many as max_bytes of decompressed bodies allow, but at least one."""
+        sent_bodies: dict[int, bytes] = {}
+        if self._decompress:
+            sent_bodies, count = self._decompress_bodies(records, max_bytes)
+            records = records[:count]
+        if len(records) == 0:
+            return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in self._schema], schema=self._schema)
+        first, end = int(records.positions[0]), int(records.positions[-1] + records.sizes[-1])
+        if end - first > MAX_COLUMN_BYTES:
+            raise ValueError("one batch cannot span more than 2 GiB of the log: use iter_columns")
+        rows = _Rows(scan.as_array(self._view), records, sent_bodies)
+        return pa.RecordBatch.from_arrays([rows.column(name) for name in self._schema.names], schema=self._schema)
+
+    def _decompress_bodies(self, records: Records, max_bytes: int) -> tuple[dict[int, bytes], int]:
+        """The bodies of compressed rows, and the row before which max_bytes of them were reached."""
+        bodies: dict[int, bytes] = {}
+        total = 0
+        sys_flags = records.header["sys_flag"]
+        for row in np.flatnonzero(sys_flags & sysflag.COMPRESSED).tolist():
+            if total >= max_bytes:
+                return bodies, row
+            start = int(records.body_start[row])
+            stored = self._view[start : start + int(records.body_length[row])]
+            try:
+                bodies[row] = decompress_body(stored, CompressionType.of_sys_flag(int(sys_flags[row])))
+            except CorruptRecordError as error:
+                physical_offset = records.header["physical_offset"][row]
+                raise CorruptRecordError(f"record at physical offset {physical_offset}: {error}") from error
+            total += len(bodies[row])
+        return bodies, len(records)
+
+
+class _Rows:
+    """The rows of one batch, from which each column is made on its own."""
+
+    def __init__(self, data: Bytes, records: Records, sent_bodies: dict[int, bytes]) -> None:
+        self._data = data
+        self._records = records
+        self._sent_bodies = sent_bodies
+
+    def column(self, name: str) -> Any:
+        if name in scan.HEADER.names:
+            return _fixed(self._records.header[name], SCHEMA.field(name).type)
+        if name.startswith(PROPERTY_PREFIX):
+            return self._property(name.removeprefix(PROPERTY_PREFIX))
+        return getattr(self, f"_{name}")()
+
+    def _topic(self) -> Any:
+        records = self._records
+        return _as_string(_take_texts(self._data, records.topic_start, records.topic_length))
+
+    def _body(self) -> Any:
+        records = self._records
+        return _binary(self._data, records.body_start, records.body_length, self._sent_bodies)
+
+    def _born_host(self) -> Any:
+        return _host_texts(*scan.hosts(self._data, self._records, "born"))
+
+    def _store_host(self) -> Any:
+        return _host_texts(*scan.hosts(self._data, self._records, "store"))
+
+    def _tags(self) -> Any:
+        return self._property(names.TAGS)
+
+    def _keys(self) -> Any:
+        return self._property(names.KEYS)
+
+    def _uniq_key(self) -> Any:
+        return self._property(names.UNIQ_KEY)
+
+    def _message_id(self) -> Any:
+        ids = self._property(names.UNIQ_KEY)
+        if ids.null_count == 0:
+            return ids
+        without = ids.is_null()
+        records = self._records[without.to_numpy(zero_copy_only=False)]
+        return pc.replace_with_mask(ids, without, _offset_message_ids(self._data, records))
+
+    def _properties_raw(self) -> Any:
+        records = self._records
+        return _as_string(_binary(self._data, records.properties_start, records.properties_length))
+
+    def _properties(self) -> Any:
+        properties = self._cut_properties
+        table = properties.all()
+        offsets = np.zeros(len(self._records) + 1, np.int32)
+        np.cumsum(table.counts, out=offsets[1:])
+        keys = _unchecked_string(_take_texts(properties.blob, table.name_starts, table.name_lengths))
+        values = _unchecked_string(_take_texts(properties.blob, table.value_starts, table.value_lengths))
+        return pa.MapArray.from_arrays(pa.array(offsets), keys, values)
+
+    def _property(self, name: str) -> Any:
+        count = len(self._records)
+        rows, starts, lengths = self._cut_properties.find(name)
+        if len(rows) == 0:
+            return pa.nulls(count, pa.string())
+        return _unchecked_string(_take_texts(self._cut_properties.blob, starts, lengths, rows, count))
+
+    @cached_property
+    def _cut_properties(self) -> scan.Properties:
+        """All property strings, copied into one blob of the form that scan.Properties asks for."""
+        records = self._records
+        count = len(records)
+        # Each with the byte before it, which becomes the separator, and one more row for the tail.
+        starts = np.append(records.properties_start - 1, records.properties_start[:1])
+        lengths = np.append(records.properties_length + 1, 0)
+        strings = _binary(self._data, starts, lengths, {count: _TAIL_OF_PROPERTIES})
+        row_starts = np.frombuffer(strings.buffers()[1], np.int32)[:count].astype(np.int64)
+        blob = np.frombuffer(strings.buffers()[2], np.uint8)
+        blob[row_starts] = 2  # nobody else has seen this buffer yet
+        if blob.max() >= 0x80 and not _is_utf8(strings):
+            texts = [str(string, "utf-8", "replace").encode() for string in strings.to_pylist()]
+            lengths = np.array([len(text) for text in texts[:count]])
+            blob, row_starts = np.frombuffer(b"".join(texts), np.uint8), np.cumsum(lengths) - lengths
+        return scan.Properties(blob, row_starts)
+
+
+_TAIL_OF_PROPERTIES = b"\x02" + bytes(scan.Properties.PADDING)
+
+# An item of a binary view array: up to 12 bytes stand in it, longer ones where it points to.
+_VIEW = np.dtype([("length", "<i4"), ("prefix", "<u4"), ("buffer", "<i4"), ("offset", "<i4")])
+_INLINE = 12
+_INLINE_MASKS = np.tri(_INLINE + 1, _INLINE, -1, dtype=np.uint8) * np.uint8(0xFF)
+
+
+def _binary(data: Bytes, starts: Integers, lengths: Integers, others: dict[int, bytes] | None = None) -> Any:
+    """data[start : start + length] of each row, or what `others` has for the row; copied once, by Arrow.
+
+    The prefix of a view stays empty: only comparisons read it, and nobody compares these.
+    """
+    base = int(starts[0])
+    data = data[base:]
+    starts = starts - base
+    views = np.zeros(len(starts), _VIEW)
+    views["length"] = lengths
+    views["offset"] = starts
+    inlined = views.view(np.uint8).reshape(-1, _VIEW.itemsize)[:, 4:]
+    short = np.flatnonzero(lengths <= _INLINE)
+    if len(short):
+        inside = starts[short] + _INLINE <= len(data)
+        for row in short[~inside].tolist():  # the last record alone can be that near to the end
+            others = {row: data[starts[row] : starts[row] + lengths[row]].tobytes()} | (others or {})
+        short = short[inside]
+        inlined[short] = scan.windows(data, starts[short], _INLINE) & _INLINE_MASKS[lengths[short]]
+    buffers = [None, pa.py_buffer(views.view(np.uint8)), pa.py_buffer(data)]
+    for row, value in (others or {}).items():
+        views["length"][row] = len(value)
+        if len(value) <= _INLINE:
+            inlined[row] = np.frombuffer(value.ljust(_INLINE, b"\0"), np.uint8)
+        else:
+            views["buffer"][row], views["offset"][row] = len(buffers) - 2, 0
+            buffers.append(pa.py_buffer(value))
+    return pa.Array.from_buffers(pa.binary_view(), len(views), buffers, null_count=0).cast(pa.binary())
+
+
+def _take_texts(
+    data: Bytes, starts: Integers, lengths: Integers, rows: Integers | None = None, count: int | None = None
+) -> Any:
+    """data[start : start + length] of each row; faster than `_binary` where texts are short.
+
+    Starts must rise. Where `rows` are given there is one for each text, and the others of the `count`
+    rows are null.
+    """
+    if len(starts) == 0:
+        return pa.nulls(count or 0, pa.binary())
+    base = int(starts[0])
+    bounds = np.empty(2 * len(starts), np.int32)
+    bounds[0::2] = starts - base
+    bounds[1::2] = bounds[0::2] + lengths
+    texts_and_gaps = pa.Array.from_buffers(
+        pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data[base:])], null_count=0
+    )
+    which = np.arange(0, len(bounds), 2, dtype=np.int32)
+    if rows is None or len(rows) == count:
+        return texts_and_gaps.take(pa.array(which))
+    spread = np.zeros(count or 0, np.int32)
+    spread[rows] = which
+    is_null = np.ones(count or 0, np.bool_)
+    is_null[rows] = False
+    return texts_and_gaps.take(pa.array(spread, mask=is_null))
+
+
+def _fixed(field: NDArray[Any], kind: Any) -> Any:
+    native = field.astype(field.dtype.newbyteorder("="))
+    return pa.Array.from_buffers(kind, len(native), [None, pa.py_buffer(native)], null_count=0)
+
+
+def _host_texts(packed: Bytes, is_v6: Mask) -> Any:
+    """Each distinct address is formatted once: a log has few."""
+    rows, width = packed.shape
+    if width > 8:
+        packed, width = np.column_stack((packed, is_v6)), width + 1
+    keys = pa.Array.from_buffers(pa.binary(width), rows, [None, pa.py_buffer(packed)], null_count=0)
+    encoded = keys.dictionary_encode()
+    texts = [format_host(key[:20] if key[20:] == b"\1" else key[:8]) for key in encoded.dictionary.to_pylist()]
+    return pa.array(texts, pa.string()).take(encoded.indices)
+
+
+# Two upper-case hexadecimal digits of each byte, as one number of two bytes.
+_HEX = np.frombuffer(bytes(range(256)).hex().upper().encode(), np.uint16)
+
+
+def _offset_message_ids(data: Bytes, records: Records) -> Any:
+    """ids.offset_message_id of each row: IPv4 ones have 32 digits, IPv6 ones 56."""
+    packed, is_v6 = scan.hosts(data, records, "store")
+    raw = np.zeros((len(records), 28), np.uint8)
+    raw[:, : packed.shape[1]] = packed
+    offsets = np.ascontiguousarray(records.header["physical_offset"]).view(np.uint8).reshape(-1, 8)
+    raw[~is_v6, 8:16] = offsets[~is_v6]
+    raw[is_v6, 20:] = offsets[is_v6]
+    digits = _HEX[raw].view(np.uint8).reshape(-1)
+    starts = np.arange(len(records), dtype=np.int64) * 56
+    return _unchecked_string(_take_texts(digits, starts, np.where(is_v6, 56, 32)))
+
+
+def _as_string(array: Any) -> Any:
+    """A binary array as text, with U+FFFD for what is no UTF-8, as Python's and Java's decoders do it."""
+    if _is_utf8(array):
+        return _unchecked_string(array)
+    return pa.array([str(value, "utf-8", "replace") for value in array.to_pylist()], pa.string())
+
+
+def _is_utf8(array: Any) -> bool:
+    try:
+        array.cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _unchecked_string(array: Any) -> Any:
+    return pa.Array.from_buffers(pa.string(), len(array), array.buffers(), array.null_count, array.offset)

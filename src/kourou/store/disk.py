@@ -1,0 +1,287 @@
+"""Disk and Clock: the only ways by which the store touches files and time.
+
+`OsDisk` and `SystemClock` are the real ones. Tests hand in others: a disk that tears writes, fills up or
+lies about syncing, a clock that stands still. Paths are plain strings; a Mapping is a file of fixed
+size seen as one writable memoryview.
+
+Two rules of OsDisk that are easy to break:
+- `Mapping.sync` is fdatasync, never msync through the mmap object: Python's mmap.flush holds the GIL for
+  the whole write-back, os.fdatasync does not, and it writes the mapped pages too.
+- A write into a mapped hole of a full disk kills the process with SIGBUS. So room is reserved with
+  `Mapping.reserve` before a byte is written, and a full disk is an exception in the right place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import time
+from typing import Protocol
+
+from kourou.errors import DiskFullError, StoreLockedError
+
+PAGE_SIZE = 4096
+_MADV_POPULATE_WRITE = 23  # Linux 5.14: fault pages in for writing, without touching each
+
+
+class Clock(Protocol):
+    """Where the store gets its time."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        ...
+
+
+class SystemClock:
+    """The clock of the machine."""
+
+    @staticmethod
+    def now_ms() -> int:
+        """Milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+
+class Mapping(Protocol):
+    """A file of fixed size in memory."""
+
+    view: memoryview
+
+    def sync(self) -> None:
+        """Return when every byte written so far is on the disk."""
+        ...
+
+    def reserve(self, start: int, end: int) -> None:
+        """Make sure that these bytes have room on the disk; DiskFullError where they have not."""
+        ...
+
+    def warm(self, lock: bool) -> None:
+        """Fault every page in, and keep them in memory if `lock`."""
+        ...
+
+    def write(self, position: int, data: memoryview) -> None:
+        """Write through the file instead of the view (no page fault, releases the GIL)."""
+        ...
+
+    def close(self) -> None:
+        """Let go. Slices of the view that are still held stay valid."""
+        ...
+
+
+class Disk(Protocol):
+    """Everything the store does to files."""
+
+    def map(self, path: str, size: int, *, writable: bool = True) -> Mapping:
+        """Map a file; a writable one is created, or grown to `size`, where needed."""
+        ...
+
+    def list(self, directory: str) -> list[str]:
+        """The sorted names in a directory; empty where there is none."""
+        ...
+
+    def is_dir(self, path: str) -> bool:
+        """Whether there is such a directory."""
+        ...
+
+    def size(self, path: str) -> int:
+        """Size of a file, -1 where there is none."""
+        ...
+
+    def modified_ms(self, path: str) -> int:
+        """When the file was last written."""
+        ...
+
+    def make_dirs(self, path: str) -> None:
+        """Make a directory and those above it."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file; fine where there is none."""
+        ...
+
+    def remove_dir(self, path: str) -> None:
+        """Remove a directory if it is empty."""
+        ...
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a small file whole and durably."""
+        ...
+
+    def used_ratio(self, path: str) -> float:
+        """Used share of the file system, -1 where it cannot be told."""
+        ...
+
+    def lock(self, path: str) -> Lock:
+        """Take the lock of a store; StoreLockedError where another process has it."""
+        ...
+
+
+class Lock(Protocol):
+    """A held store lock."""
+
+    def release(self) -> None:
+        """Give it back."""
+        ...
+
+
+class OsDisk:
+    """The disk of the machine."""
+
+    def map(self, path: str, size: int, *, writable: bool = True) -> Mapping:
+        """Map a file; a writable one is created, or grown to `size`, where needed."""
+        return OsMapping(path, size, writable)
+
+    def list(self, directory: str) -> list[str]:
+        """The sorted names in a directory; empty where there is none."""
+        try:
+            return sorted(os.listdir(directory))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def is_dir(self, path: str) -> bool:
+        """Whether there is such a directory."""
+        return os.path.isdir(path)
+
+    def size(self, path: str) -> int:
+        """Size of a file, -1 where there is none."""
+        try:
+            return os.stat(path).st_size
+        except FileNotFoundError:
+            return -1
+
+    def modified_ms(self, path: str) -> int:
+        """When the file was last written."""
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def make_dirs(self, path: str) -> None:
+        """Make a directory and those above it."""
+        os.makedirs(path, exist_ok=True)
+
+    def remove(self, path: str) -> None:
+        """Remove a file; fine where there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def remove_dir(self, path: str) -> None:
+        """Remove a directory if it is empty."""
+        with contextlib.suppress(FileNotFoundError, OSError):
+            os.rmdir(path)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a small file whole and durably."""
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            os.write(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        _sync_dir(os.path.dirname(path))
+
+    def used_ratio(self, path: str) -> float:
+        """Used share of the file system in whole percents, rounded up as Java does; -1 where unknown."""
+        try:
+            status = os.statvfs(path)
+        except OSError:
+            return -1.0
+        used = status.f_blocks - status.f_bfree
+        entire = used + status.f_bavail
+        return -(-used * 100 // entire) / 100 if entire else -1.0
+
+    def lock(self, path: str) -> Lock:
+        """Take the lock of a store; StoreLockedError where another process has it."""
+        return OsLock(path)
+
+
+class OsMapping:
+    """A file in memory by mmap."""
+
+    def __init__(self, path: str, size: int, writable: bool) -> None:
+        created = writable and not os.path.exists(path)
+        if created:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY, 0o644)
+        try:
+            if writable and os.fstat(self._fd).st_size < size:
+                os.ftruncate(self._fd, size)
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            self._map = mmap.mmap(self._fd, size, access=access)
+        except BaseException as error:
+            os.close(self._fd)
+            if isinstance(error, OSError) and error.errno == errno.EMFILE:
+                error.strerror = f"{error.strerror}: raise the limit of open files (ulimit -n)"
+            raise
+        self.view = memoryview(self._map)
+        if created:
+            # Without this a power cut may leave no file where acknowledged records were.
+            _sync_dir(os.path.dirname(path))
+
+    def sync(self) -> None:
+        """Return when every byte written so far is on the disk."""
+        os.fdatasync(self._fd)
+
+    def reserve(self, start: int, end: int) -> None:
+        """Make sure that these bytes have room on the disk; DiskFullError where they have not."""
+        try:
+            os.posix_fallocate(self._fd, start, end - start)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFullError(f"no room on the disk for {end - start} bytes: {error.strerror}") from error
+            raise
+
+    def warm(self, lock: bool) -> None:
+        """Fault every page in, and keep them in memory if `lock`. Slow: for worker threads."""
+        size = len(self.view)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        libc = ctypes.CDLL(None, use_errno=True)  # its calls release the GIL
+        if libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _MADV_POPULATE_WRITE) != 0:
+            for position in range(0, size, PAGE_SIZE):
+                self.view[position] = self.view[position]
+        if lock:
+            # Refused without the privilege: then the pages are warm, only not pinned. As in Java.
+            libc.mlock(ctypes.c_void_p(address), ctypes.c_size_t(size))
+
+    def write(self, position: int, data: memoryview) -> None:
+        """Write through the file instead of the view (no page fault, releases the GIL)."""
+        while data:
+            done = os.pwrite(self._fd, data, position)
+            position += done
+            data = data[done:]
+
+    def close(self) -> None:
+        """Let go. The view and its slices stay valid: the map goes when the last of them is dropped."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class OsLock:
+    """The lock file of a store: `lock`, with Java's content, locked with fcntl as Java does."""
+
+    def __init__(self, path: str) -> None:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+            os.pwrite(self._fd, b"lock", 0)
+        except OSError as error:
+            os.close(self._fd)
+            raise StoreLockedError(
+                f"{os.path.dirname(path)} is in use by another process; stop it, or use another directory"
+            ) from error
+
+    def release(self) -> None:
+        """Give it back."""
+        if self._fd >= 0:
+            os.close(self._fd)  # closing releases the lock
+            self._fd = -1
+
+
+def _sync_dir(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

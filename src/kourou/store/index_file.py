@@ -1,0 +1,447 @@
+"""IndexFile and IndexService: messages by key and time.
+
+Layout (seed 000, 1.5): files of 40 + 4 * maxHashSlotNum + 20 * maxIndexNum bytes in index/, named by the time
+they were made (yyyyMMddHHmmssSSS). A hash table with chains; big-endian:
+
+| offset        | size | field |
+|---------------|------|-------|
+| 0             | 8    | store time of the first entry |
+| 8             | 8    | store time of the last entry |
+| 16            | 8    | physical offset of the first entry |
+| 24            | 8    | physical offset of the last entry |
+| 32            | 4    | slots in use |
+| 36            | 4    | entries + 1: the number the next entry gets; 1 is the first |
+| 40            | 4*S  | slots: number of the newest entry of the chain, 0 for none |
+| 40+4*S        | 20*N | entries: key hash (4), physical offset (8), seconds since the first entry (4), |
+|               |      | number of the previous entry of the chain (4) |
+
+A key is `topic#key` for UNIQ_KEY and each of KEYS, `topic#T#tag` for TAGS; its hash is the absolute
+value of Java's String.hashCode, its slot that modulo S.
+
+Keys of appended messages wait in a list and go to the file together, at the end of a turn of the
+event loop: hashing and chaining a thousand at once with numpy costs a tenth of doing each alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from datetime import datetime
+from functools import lru_cache
+
+import numpy as np
+
+from kourou.errors import StoreError
+from kourou.message.properties import java_hash
+from kourou.store.config import MessageStoreConfig
+from kourou.store.disk import Clock, Disk
+
+log = logging.getLogger(__name__)
+
+HEADER = struct.Struct(">qqqqii")
+HEADER_SIZE = HEADER.size
+SLOT_SIZE = 4
+ENTRY = struct.Struct(">iqii")
+ENTRY_SIZE = ENTRY.size
+ENTRY_DTYPE = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+_SLOT = struct.Struct(">i")
+_INT_MAX = 0x7FFFFFFF
+_RESERVE_STEP = 1024 * 1024
+
+# Below this many keys, doing each alone is faster than numpy's fixed cost (about 60 µs a batch).
+_BATCH_LEAST = 32
+# The most keys that wait; then they are written whatever the turn.
+MAX_PENDING_KEYS = 4096
+
+TAG_TYPE = "T"
+
+Key = tuple[int, str, int, int]  # hash of the prefix `topic#`, the key, physical offset, store time
+
+
+def key_hash(text: str) -> int:
+    """The hash that an entry holds: never negative."""
+    value = abs(java_hash(text))
+    return 0 if value > _INT_MAX else value
+
+
+@lru_cache(maxsize=65536)  # two for each topic
+def prefix_hash(prefix: str) -> int:
+    """Java's hash of the beginning of a key, to go on from."""
+    return java_hash(prefix)
+
+
+def hash_keys(prefixes: np.ndarray, keys: list[str]) -> np.ndarray:
+    """key_hash of many `prefix + key`, given the prefixes' own hashes; one pass for each key length."""
+    lengths = np.fromiter(map(len, keys), np.int64, len(keys))
+    if not "".join(keys).isascii():
+        units = [key.encode("utf-16-le", "surrogatepass") for key in keys]
+        lengths = np.fromiter((len(unit) // 2 for unit in units), np.int64, len(keys))
+        data = np.frombuffer(b"".join(units), "<u2")
+    else:
+        data = np.frombuffer("".join(keys).encode(), np.uint8)
+    starts = np.cumsum(lengths) - lengths
+    hashes = np.empty(len(keys), np.uint32)
+    for length in np.unique(lengths).tolist():
+        chosen = np.flatnonzero(lengths == length)
+        powers = _powers(length)
+        rows = data[starts[chosen, None] + np.arange(length)].astype(np.uint32)
+        tail = (rows * powers[:-1]).sum(axis=1, dtype=np.uint32)
+        hashes[chosen] = prefixes[chosen] * powers[-1] + tail
+    signed = hashes.view(np.int32)
+    positive = np.abs(signed.astype(np.int64))
+    positive[positive > _INT_MAX] = 0
+    return positive
+
+
+@lru_cache(maxsize=1024)
+def _powers(length: int) -> np.ndarray:
+    """31^(length-1) … 31^0, then 31^length, modulo 2^32."""
+    powers = [pow(31, exponent, 1 << 32) for exponent in range(length - 1, -1, -1)]
+    return np.array([*powers, pow(31, length, 1 << 32)], np.uint32)
+
+
+class IndexFile:
+    """One file of the index."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        slot_count: int,
+        max_entries: int,
+        *,
+        begin_offset: int = 0,
+        begin_timestamp: int = 0,
+        writable: bool = True,
+    ) -> None:
+        self._disk = disk
+        self.path = path
+        self.slot_count = slot_count
+        self.max_entries = max_entries
+        self._entries_at = HEADER_SIZE + slot_count * SLOT_SIZE
+        self.size = self._entries_at + max_entries * ENTRY_SIZE
+        self.mapping = disk.map(path, self.size, writable=writable)
+        self._view = self.mapping.view
+        (
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_offset,
+            self.end_offset,
+            self.slots_used,
+            self.count,
+        ) = HEADER.unpack_from(self._view, 0)
+        self.count = max(self.count, 1)
+        self._reserved = 0
+        if begin_offset > 0:
+            self.begin_offset = self.end_offset = begin_offset
+        if begin_timestamp > 0:
+            self.begin_timestamp = self.end_timestamp = begin_timestamp
+        self.flushed_count = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether no further entry fits."""
+        return self.count >= self.max_entries
+
+    @property
+    def slots(self) -> np.ndarray:
+        """The slots, as they stand in the file."""
+        return np.frombuffer(self._view, ">i4", self.slot_count, HEADER_SIZE)
+
+    @property
+    def entries(self) -> np.ndarray:
+        """The entries; the first is never used."""
+        return np.frombuffer(self._view, ENTRY_DTYPE, self.max_entries, self._entries_at)
+
+    def put(self, keys: list[Key]) -> int:
+        """Append entries; how many fitted."""
+        keys = keys[: self.max_entries - self.count]
+        if not keys:
+            return 0
+        needed = self._entries_at + (self.count + len(keys)) * ENTRY_SIZE
+        if needed > self._reserved:
+            # All slots at once, entries in steps: slots are written all over the table.
+            until = min(self.size, needed + _RESERVE_STEP)
+            self.mapping.reserve(self._reserved, until)
+            self._reserved = until
+        if self.count == 1:
+            self._put_one(keys[0])  # sets the begin of the file, which the seconds of the rest refer to
+            if len(keys) > 1:
+                self._put_many(keys[1:])
+        else:
+            self._put_many(keys)
+        self._write_header()
+        return len(keys)
+
+    def _put_many(self, keys: list[Key]) -> None:
+        if len(keys) < _BATCH_LEAST:
+            for key in keys:
+                self._put_one(key)
+            return
+        prefixes, texts, offsets, timestamps = zip(*keys, strict=True)
+        number = len(keys)
+        hashes = hash_keys(np.array(prefixes, np.int64).astype(np.uint32), list(texts))
+        seconds = (np.array(timestamps, np.int64) - self.begin_timestamp) // 1000
+        if self.begin_timestamp <= 0:
+            seconds[:] = 0
+        slots = hashes % self.slot_count
+        numbers = np.arange(self.count, self.count + number)
+
+        # In each chain an entry follows the one before it in this batch, or what its slot held.
+        order = np.argsort(slots, kind="stable")
+        sorted_slots = slots[order]
+        first = np.empty(number, bool)
+        first[0] = True
+        np.not_equal(sorted_slots[1:], sorted_slots[:-1], out=first[1:])
+        last = np.append(first[1:], True)
+        table = self.slots
+        heads = table[sorted_slots[first]].astype(np.int64)
+        heads[(heads < 0) | (heads > self.count)] = 0
+        previous = np.empty(number, np.int64)
+        previous[order[first]] = heads
+        follows = np.flatnonzero(~first)
+        previous[order[follows]] = numbers[order[follows - 1]]
+        table[sorted_slots[last]] = numbers[order[last]]
+
+        entries = self.entries[self.count : self.count + number]
+        entries["hash"] = hashes
+        entries["offset"] = offsets
+        entries["seconds"] = np.clip(seconds, 0, _INT_MAX)
+        entries["previous"] = previous
+        self.slots_used += int(np.count_nonzero(heads == 0))
+        self.count += number
+        self.end_offset, self.end_timestamp = offsets[-1], timestamps[-1]
+
+    def _put_one(self, key: Key) -> None:
+        prefix, text, offset, timestamp = key
+        value = prefix
+        if text.isascii():
+            for byte in text.encode():
+                value = value * 31 + byte
+        else:
+            for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H"):
+                value = value * 31 + unit
+        value &= 0xFFFFFFFF
+        if value & 0x80000000:
+            value = (0x100000000 - value) & 0x7FFFFFFF  # of -2^31, which has no absolute value, 0
+        slot_at = HEADER_SIZE + value % self.slot_count * SLOT_SIZE
+        count = self.count
+        (head,) = _SLOT.unpack_from(self._view, slot_at)
+        if head <= 0 or head > count:
+            head = 0
+            self.slots_used += 1
+        seconds = 0
+        if self.begin_timestamp > 0:
+            seconds = min(max((timestamp - self.begin_timestamp) // 1000, 0), _INT_MAX)
+        ENTRY.pack_into(self._view, self._entries_at + count * ENTRY_SIZE, value, offset, seconds, head)
+        _SLOT.pack_into(self._view, slot_at, count)
+        if count <= 1:
+            self.begin_offset, self.begin_timestamp = offset, timestamp
+        self.count = count + 1
+        self.end_offset, self.end_timestamp = offset, timestamp
+
+    def _write_header(self) -> None:
+        HEADER.pack_into(
+            self._view, 0, self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset,
+            self.slots_used, self.count,
+        )  # fmt: skip
+
+    def forget_behind(self, physical_offset: int) -> None:
+        """Go on indexing at an offset that lies before the last entry: the log was cut there."""
+        if self.end_offset > physical_offset:
+            self.end_offset = physical_offset
+            self._write_header()
+
+    def covers_time(self, begin: int, end: int) -> bool:
+        """Whether entries of this file may lie within two times."""
+        return begin <= self.end_timestamp and end >= self.begin_timestamp
+
+    def query(self, text: str, limit: int, begin: int, end: int) -> list[int]:
+        """Physical offsets of a key within two times, newest first."""
+        value = key_hash(text)
+        found: list[int] = []
+        (number,) = _SLOT.unpack_from(self._view, HEADER_SIZE + value % self.slot_count * SLOT_SIZE)
+        while 0 < number <= self.count and self.count > 1 and len(found) < limit:
+            entry = ENTRY.unpack_from(self._view, self._entries_at + number * ENTRY_SIZE)
+            entry_hash, offset, seconds, previous = entry
+            if seconds < 0:
+                break
+            stored = self.begin_timestamp + seconds * 1000
+            if entry_hash == value and begin <= stored <= end:
+                found.append(offset)
+            if previous >= number or stored < begin:  # a chain only leads back: anything else is damage
+                break
+            number = previous
+        return found
+
+    def flush(self) -> None:
+        """Bring the file to the disk."""
+        if self.flushed_count != self.count:
+            count = self.count
+            self._write_header()
+            self.mapping.sync()
+            self.flushed_count = count
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.mapping.close()
+
+    def destroy(self) -> None:
+        """Remove the file."""
+        self.mapping.close()
+        self._disk.remove(self.path)
+
+
+class IndexService:
+    """All index files of a store."""
+
+    def __init__(
+        self, disk: Disk, root: str, config: MessageStoreConfig, clock: Clock, *, writable: bool = True
+    ) -> None:
+        self._disk = disk
+        self._directory = f"{root}/index"
+        self._config = config
+        self._clock = clock
+        self._writable = writable
+        self._pending: list[Key] = []
+        self.files: list[IndexFile] = []
+
+    def load(self, last_exit_ok: bool, index_msg_timestamp: int) -> list[str]:
+        """Map the files; after a crash those that were not known to be on disk are dropped, and named."""
+        dropped = []
+        for name in self._disk.list(self._directory):
+            if not (name.isdecimal() and len(name) == 17):
+                continue
+            path = f"{self._directory}/{name}"
+            wanted = self.file_size
+            size = self._disk.size(path)
+            if size != wanted:
+                raise StoreError(
+                    f"{path} has {size} bytes, {wanted} are configured: name the right maxHashSlotNum and"
+                    " maxIndexNum, or move the file away"
+                )
+            file = self._open(path)
+            if not last_exit_ok and self._writable and file.end_timestamp > index_msg_timestamp:
+                file.destroy()
+                dropped.append(path)
+            else:
+                file.flushed_count = file.count
+                self.files.append(file)
+        return dropped
+
+    @property
+    def file_size(self) -> int:
+        """Size of an index file."""
+        return HEADER_SIZE + self._config.max_hash_slot_num * SLOT_SIZE + self._config.max_index_num * ENTRY_SIZE
+
+    @property
+    def end_offset(self) -> int:
+        """Physical offset of the newest message in the index, -1 for an empty index."""
+        return self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
+
+    def _open(self, path: str, begin_offset: int = 0, begin_timestamp: int = 0) -> IndexFile:
+        return IndexFile(
+            self._disk, path, self._config.max_hash_slot_num, self._config.max_index_num,
+            begin_offset=begin_offset, begin_timestamp=begin_timestamp, writable=self._writable,
+        )  # fmt: skip
+
+    def add(
+        self, topic: str, uniq_key: str | None, keys: str | None, tags: str | None, offset: int, timestamp: int
+    ) -> None:
+        """Take the keys of a message; they are in the file after `write_pending`. Hot."""
+        pending = self._pending
+        prefix = prefix_hash(f"{topic}#")
+        if uniq_key is not None:
+            pending.append((prefix, uniq_key, offset, timestamp))
+        if keys:
+            for key in keys.split(" "):
+                if key:
+                    pending.append((prefix, key, offset, timestamp))
+        if tags:
+            pending.append((prefix_hash(f"{topic}#{TAG_TYPE}#"), tags, offset, timestamp))
+        if len(pending) >= MAX_PENDING_KEYS:
+            self.write_pending()
+
+    def write_pending(self) -> None:
+        """Write the keys that wait."""
+        pending = self._pending
+        if not pending:
+            return
+        self._pending = []
+        done = 0
+        try:
+            while done < len(pending):
+                done += self._writable_file().put(pending[done:] if done else pending)
+        except BaseException:
+            self._pending = pending[done:] + self._pending
+            raise
+
+    def _writable_file(self) -> IndexFile:
+        last = self.files[-1] if self.files else None
+        if last is not None and not last.full:
+            return last
+        stamp = self._clock.now_ms()
+        while self._disk.size(path := f"{self._directory}/{file_name(stamp)}") >= 0:
+            stamp += 1
+        file = self._open(path, last.end_offset if last else 0, last.end_timestamp if last else 0)
+        self.files.append(file)
+        return file
+
+    def query(
+        self, topic: str, key: str, limit: int, begin: int, end: int, index_type: str | None = None
+    ) -> list[int]:
+        """Physical offsets of a key (a tag with index_type T), newest first."""
+        self.write_pending()
+        limit = min(limit, self._config.max_msgs_num_batch)
+        text = f"{topic}#{TAG_TYPE}#{key}" if index_type == TAG_TYPE else f"{topic}#{key}"
+        found: list[int] = []
+        for file in reversed(self.files):
+            if file.covers_time(begin, end):
+                found += file.query(text, limit - len(found), begin, end)
+            if file.begin_timestamp < begin or len(found) >= limit:
+                break
+        return found
+
+    def flush(self) -> int:
+        """Bring all files to the disk; store time of the last entry of the last full one, 0 if none is."""
+        self.write_pending()
+        timestamp = 0
+        for file in list(self.files):
+            file.flush()
+            if file.full:
+                timestamp = file.end_timestamp
+        return timestamp
+
+    def delete_expired(self, min_physical_offset: int) -> int:
+        """Remove the files, never the last, whose entries all lie before the log."""
+        count = 0
+        while len(self.files) > 1 and self.files[0].end_offset < min_physical_offset:
+            self.files.pop(0).destroy()
+            count += 1
+        return count
+
+    @property
+    def total_size(self) -> int:
+        """Bytes of all files."""
+        return len(self.files) * self.file_size
+
+    def close(self) -> None:
+        """Write what waits and let go of the files."""
+        if self._writable:
+            self.write_pending()
+        for file in self.files:
+            file.close()
+        self.files.clear()
+
+    def destroy(self) -> None:
+        """Remove the index from the disk."""
+        self._pending.clear()
+        for file in self.files:
+            file.destroy()
+        self.files.clear()
+        self._disk.remove_dir(self._directory)
+
+
+def file_name(stamp_ms: int) -> str:
+    """The name of an index file made at a time: yyyyMMddHHmmssSSS, local."""
+    return f"{datetime.fromtimestamp(stamp_ms / 1000):%Y%m%d%H%M%S}{stamp_ms % 1000:03d}"

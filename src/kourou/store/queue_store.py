@@ -1,0 +1,250 @@
+"""ConsumeQueueStore: the queues of all topics, and what a record does to them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+
+import orjson
+
+from kourou.message import properties as names
+from kourou.store.batch_consume_queue import BatchConsumeQueue
+from kourou.store.config import MessageStoreConfig
+from kourou.store.consume_queue import ConsumeQueue
+from kourou.store.consume_queue_ext import ExtUnit
+from kourou.store.disk import Disk
+from kourou.store.dispatch import DispatchRequest
+
+log = logging.getLogger(__name__)
+
+LMQ_PREFIX = "%LMQ%"
+LMQ_SEPARATOR = ","
+RETRY_PREFIX = "%RETRY%"
+SYSTEM_PREFIX = "rmq_sys_"
+# Topics of the broker itself: their queues are kept when all their messages are gone.
+SYSTEM_TOPICS = frozenset(
+    {
+        "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+    }
+)  # fmt: skip
+
+AnyQueue = ConsumeQueue | BatchConsumeQueue
+BitmapOf = Callable[[DispatchRequest], bytes | None]
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether a topic belongs to the broker."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
+
+
+def is_lmq(name: str) -> bool:
+    """Whether a queue is a light one."""
+    return name.startswith(LMQ_PREFIX)
+
+
+class ConsumeQueueStore:
+    """All queues, by topic and queue id."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        config: MessageStoreConfig,
+        is_batch_topic: Callable[[str], bool] | None = None,
+        *,
+        writable: bool = True,
+    ) -> None:
+        self._disk = disk
+        self._config = config
+        self._root = config.store_path_root_dir
+        self._writable = writable
+        self._batch_topics: set[str] = set()
+        self.is_batch_topic = is_batch_topic or self._batch_topics.__contains__
+        self.bitmap_of: BitmapOf | None = None  # set by who computes filter bitmaps
+        self.table: dict[str, dict[int, AnyQueue]] = {}
+
+    def __iter__(self) -> Iterator[AnyQueue]:
+        for queues in list(self.table.values()):
+            yield from list(queues.values())
+
+    def get(self, topic: str, queue_id: int) -> AnyQueue | None:
+        """A queue, if there is one."""
+        queues = self.table.get(topic)
+        return None if queues is None else queues.get(queue_id)
+
+    def get_or_create(self, topic: str, queue_id: int) -> AnyQueue:
+        """A queue; an empty one where there was none. Nothing is written for it yet. Hot."""
+        queues = self.table.get(topic)
+        if queues is None:
+            queues = self.table[topic] = {}
+        queue = queues.get(queue_id)
+        if queue is None:
+            queue = queues[queue_id] = self._new(topic, queue_id, batch=self.is_batch_topic(topic))
+        return queue
+
+    def _new(self, topic: str, queue_id: int, *, batch: bool) -> AnyQueue:
+        kind = BatchConsumeQueue if batch else ConsumeQueue
+        return kind(self._disk, self._root, topic, queue_id, self._config, writable=self._writable)
+
+    @property
+    def lmq_count(self) -> int:
+        """How many light queues there are."""
+        return sum(map(is_lmq, self.table))
+
+    # What a record does
+
+    def dispatch(self, request: DispatchRequest) -> None:
+        """Give a record its entry in its queue, and in the light queues it names."""
+        queue = self.get_or_create(request.topic, request.queue_id)
+        if isinstance(queue, BatchConsumeQueue):
+            if request.batch_base < 0:
+                log.error("%s: record at %d is no inner batch", queue, request.physical_offset)
+                return
+            queue.put_batch(
+                request.physical_offset, request.size, request.tags_code, request.store_timestamp,
+                request.batch_base, request.batch_count,
+            )  # fmt: skip
+        elif queue.ext is not None:
+            bitmap = self.bitmap_of(request) if self.bitmap_of is not None else None
+            unit = ExtUnit(request.tags_code, request.store_timestamp, bitmap or b"")
+            queue.put_ext(request.physical_offset, request.size, unit, request.queue_offset)
+        else:
+            queue.put(request.physical_offset, request.size, request.tags_code, request.queue_offset)
+        if names.INNER_MULTI_DISPATCH in request.properties and self._config.enable_multi_dispatch:
+            self._dispatch_lmq(request)
+
+    def _dispatch_lmq(self, request: DispatchRequest) -> None:
+        topic = request.topic
+        offsets = request.properties.get(names.INNER_MULTI_QUEUE_OFFSET)
+        if offsets is None or topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)) or topic == "SCHEDULE_TOPIC_XXXX":
+            return
+        queue_names = request.properties[names.INNER_MULTI_DISPATCH].split(LMQ_SEPARATOR)
+        queue_offsets = offsets.split(LMQ_SEPARATOR)
+        if len(queue_names) != len(queue_offsets):
+            log.error("record at %d names %d light queues and %d offsets", request.physical_offset,
+                      len(queue_names), len(queue_offsets))  # fmt: skip
+            return
+        for name, offset in zip(queue_names, queue_offsets, strict=True):
+            if os.sep in name or not offset.isdecimal():
+                continue
+            queue_id = 0 if self._config.enable_lmq and is_lmq(name) else request.queue_id
+            queue = self.get_or_create(name, queue_id)
+            if isinstance(queue, ConsumeQueue):
+                queue.put(request.physical_offset, request.size, request.tags_code, int(offset))
+
+    # Life
+
+    def load(self) -> None:
+        """Find and map the queues on the disk."""
+        self._batch_topics |= _batch_topics(self._disk, self._root)
+        for folder, batch in (("consumequeue", False), ("batchconsumequeue", True)):
+            base = f"{self._root}/{folder}"
+            for topic in self._disk.list(base):
+                for name in self._disk.list(f"{base}/{topic}"):
+                    if name.isdecimal():
+                        if batch:
+                            self._batch_topics.add(topic)
+                        queue = self._new(topic, int(name), batch=batch)
+                        queue.load()
+                        self.table.setdefault(topic, {})[int(name)] = queue
+
+    def recover(self) -> None:
+        """Find the end of each queue."""
+        for queue in self:
+            queue.recover()
+
+    def recover_offset_table(self, min_physical_offset: int) -> None:
+        """What the next message of each queue gets, and where each begins."""
+        for queue in self:
+            queue.next_offset = queue.max_offset
+            queue.correct_min_offset(min_physical_offset)
+
+    @property
+    def max_physic_offset(self) -> int:
+        """The end of the newest record that any queue knows."""
+        return max((queue.max_physic_offset for queue in self), default=-1)
+
+    def truncate_dirty(self, physical_offset: int) -> dict[str, int]:
+        """Drop entries at or behind the end of the log; how many, by queue."""
+        dropped = {}
+        if self.max_physic_offset >= physical_offset:
+            for queue in self:
+                count = queue.truncate_dirty(physical_offset)
+                if count:
+                    dropped[str(queue)] = count
+        return dropped
+
+    def flush(self, least_pages: int = 0) -> None:
+        """Bring the entries of all queues to the disk."""
+        for queue in self:
+            queue.flush(least_pages)
+
+    def delete_topic(self, topic: str) -> bool:
+        """Remove the queues of a topic; False where there were none."""
+        queues = self.table.pop(topic, None)
+        if not queues:
+            return False
+        for queue in queues.values():
+            queue.destroy()
+        for folder in ("consumequeue", "batchconsumequeue", "consumequeue_ext"):
+            self._disk.remove_dir(f"{self._root}/{folder}/{topic}")
+        return True
+
+    def delete_expired(self, min_physical_offset: int) -> int:
+        """Remove the files that point only to records that are gone."""
+        return sum(queue.delete_expired(min_physical_offset) for queue in self)
+
+    def clean_expired(self, min_physical_offset: int) -> list[str]:
+        """Remove the queues of which no record is left, those of the broker excepted; their names."""
+        removed = []
+        for topic, queues in list(self.table.items()):
+            if is_system_topic(topic):
+                continue
+            for queue_id, queue in list(queues.items()):
+                if 0 <= queue.last_physical_end < min_physical_offset:
+                    del queues[queue_id]
+                    queue.destroy()
+                    removed.append(str(queue))
+            if not queues:
+                del self.table[topic]
+        return removed
+
+    @property
+    def total_size(self) -> int:
+        """Bytes of all files."""
+        return sum(queue.files.total_size for queue in self)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for queue in self:
+            queue.close()
+        self.table.clear()
+
+    def destroy(self) -> None:
+        """Remove all queues from the disk."""
+        for topic in list(self.table):
+            self.delete_topic(topic)
+
+
+def _batch_topics(disk: Disk, root: str) -> set[str]:
+    """The topics whose configuration names BatchCQ, for stores without a broker around them."""
+    path = f"{root}/config/topics.json"
+    size = disk.size(path)
+    if size <= 0:
+        return set()
+    mapping = disk.map(path, size, writable=False)
+    try:
+        table = orjson.loads(bytes(mapping.view)).get("topicConfigTable", {})
+    except (orjson.JSONDecodeError, AttributeError):
+        return set()  # the broker reports it; here it only costs the hint
+    finally:
+        mapping.close()
+    return {
+        topic
+        for topic, config in table.items()
+        if "BatchCQ" in ((config or {}).get("attributes") or {}).values()
+    }
+
+

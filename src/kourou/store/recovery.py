@@ -1,0 +1,236 @@
+"""Recovery: what is in the log is what counts; queues and index are made to agree with it.
+
+After a clean stop (no abort file) the log is read from the last file that its queues reach into; after a
+crash from the file that the checkpoint vouches for, at most `commitLogRecoverMaxNum` files back
+(seed 001; CommitLog.recoverNormally, recoverAbnormally). Records are checked one by one: magic, sizes,
+CRC, and that each lies where it says. The first that fails ends the log.
+
+Beyond Java: what is cut and is not empty is kept in <root>/cut, and its place in the log is zeroed, so
+that it cannot come back after another crash; keys that Java would leave out of the index are indexed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kourou.message import properties as names
+from kourou.store.batch_consume_queue import BatchConsumeQueue
+from kourou.store.dispatch import DispatchRequest, NotARecord, check_record
+from kourou.store.mapped_file import MappedFile
+
+if TYPE_CHECKING:
+    from kourou.store.message_store import MessageStore
+
+_CHUNK = 1024 * 1024
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What a recovery found and did."""
+
+    clean: bool  # the last stop was a clean one
+    start_offset: int = 0
+    end_offset: int = 0
+    records: int = 0
+    reason: str = ""  # why the log ends where it ends
+    cut_bytes: int = 0  # bytes behind the end that were not empty
+    cut_files: list[str] = field(default_factory=list)  # log files removed behind the end
+    kept: list[str] = field(default_factory=list)  # where what was cut is kept
+    dropped_queue_entries: dict[str, int] = field(default_factory=dict)
+    dropped_index_files: list[str] = field(default_factory=list)
+
+    def log(self, log: logging.Logger) -> None:
+        """Say it."""
+        log.info(
+            "recovered after a %s: %d records checked from %d, log ends at %d (%s)",
+            "clean stop" if self.clean else "crash", self.records, self.start_offset, self.end_offset, self.reason,
+        )  # fmt: skip
+        if self.cut_bytes:
+            log.warning("cut %d bytes at %d; kept in %s", self.cut_bytes, self.end_offset, ", ".join(self.kept))
+        for queue, count in self.dropped_queue_entries.items():
+            log.warning("dropped %d entries of queue %s that pointed behind the log", count, queue)
+        for path in self.dropped_index_files:
+            log.info("dropped index file %s and indexed its messages anew", path)
+
+
+def recover(store: MessageStore, last_exit_ok: bool) -> RecoveryReport:
+    """Bring log, queues and index into agreement."""
+    report = RecoveryReport(last_exit_ok)
+    store.queues.recover()
+    files = store.commit_log.files
+    if files.files:
+        _recover_log(store, report)
+    else:
+        report.reason = "there is no log"
+        store.queues.destroy()
+        files.flushed_where = files.committed_where = 0
+    if store.index.files:
+        store.index.files[-1].forget_behind(report.end_offset)
+    store.queues.recover_offset_table(store.commit_log.min_offset)
+    return report
+
+
+def _recover_log(store: MessageStore, report: RecoveryReport) -> None:
+    files = store.commit_log.files
+    reached = store.queues.max_physic_offset
+    # A batch queue knows where its last record begins, the others where theirs ends.
+    undispatched = reached + any(
+        queue.max_physic_offset == reached and isinstance(queue, BatchConsumeQueue) for queue in store.queues
+    )
+    first = _first_file(store, report.clean, reached)
+    report.start_offset = files.files[first].base
+    if not report.clean:
+        _index_before(store, report.start_offset)
+    last_valid = report.start_offset
+    end = report.start_offset
+    scan = _Scan(store)
+    for file in files.files[first:]:
+        end, reason = file.base, ""
+        for request in scan.records(file):
+            if not report.clean or request.physical_offset >= undispatched:
+                _dispatch(store, request)
+            last_valid = request.physical_offset
+            report.records += 1
+        end, reason, rolled = file.base + scan.position, scan.reason, scan.rolled
+        report.reason = reason
+        if not rolled:
+            break
+    store.index.write_pending()
+    if not report.clean:
+        store.queues.flush(0)
+    report.end_offset = end
+    store.checkpoint.confirm_phy_offset = last_valid
+    report.dropped_queue_entries = store.queues.truncate_dirty(end)
+    _cut(store, end, report)
+
+
+class _Scan:
+    """Reads the records of one file after the other."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._check_crc = store.config.check_crc_on_recover
+        self._verify_property_crc = store.config.force_verify_prop_crc
+        self._delay_levels = store.delay_levels
+        self._topics: dict[bytes, str] = {}
+        self.position = 0
+        self.reason = ""
+        self.rolled = False  # the file ended with a blank: the log goes on in the next
+
+    def records(self, file: MappedFile) -> Iterator[DispatchRequest]:
+        """The records from the file's begin; afterwards `position`, `reason` and `rolled` say how it ended."""
+        view, size, base = file.view, file.size, file.base
+        position = 0
+        self.rolled = False
+        while True:
+            found = check_record(
+                view, position, size,
+                check_crc=self._check_crc, verify_property_crc=self._verify_property_crc,
+                delay_levels=self._delay_levels, topics=self._topics,
+            )  # fmt: skip
+            if isinstance(found, NotARecord):
+                self.reason, self.rolled = found.reason, found.blank
+                break
+            if found.physical_offset != base + position:
+                self.reason = f"a record that says it lies at {found.physical_offset}"
+                break
+            yield found
+            position += found.size
+        self.position = position
+
+
+def _first_file(store: MessageStore, clean: bool, reached: int) -> int:
+    """The file to begin with: the last one whose first record the queues, or the checkpoint, know."""
+    files, config, checkpoint = store.commit_log.files.files, store.config, store.checkpoint
+    most = config.commit_log_recover_max_num if config.commit_log_recover_max_num > 0 else 10
+    for number in range(len(files) - 1, -1, -1):
+        most -= 1
+        if most <= 0 or (clean and number == 0):
+            return number
+        first = check_record(
+            files[number].view, 0, files[number].size, check_crc=config.check_crc_on_recover,
+            verify_property_crc=config.force_verify_prop_crc, delay_levels=store.delay_levels,
+        )  # fmt: skip
+        if not isinstance(first, DispatchRequest) or first.store_timestamp == 0:
+            continue
+        if config.message_index_safe and config.message_index_enable:
+            if first.store_timestamp > checkpoint.index_msg_timestamp:
+                continue
+        if clean:
+            known = first.physical_offset <= reached
+        elif checkpoint.logics_physical_offset > 0:
+            known = first.physical_offset <= checkpoint.logics_physical_offset
+        else:
+            known = first.store_timestamp <= checkpoint.logics_msg_timestamp
+        if known:
+            return number
+    return 0
+
+
+def _dispatch(store: MessageStore, request: DispatchRequest) -> None:
+    if request.in_queue:
+        store.queues.dispatch(request)
+        store.checkpoint.dispatched_msg_timestamp = request.store_timestamp
+        store.checkpoint.dispatched_physical_offset = request.physical_offset
+    _index(store, request)
+
+
+def _index(store: MessageStore, request: DispatchRequest) -> None:
+    if not (request.in_index and store.config.message_index_enable):
+        return
+    if request.physical_offset < store.index.end_offset:
+        return
+    properties = request.properties
+    store.index.add(
+        request.topic, properties.get(names.UNIQ_KEY), properties.get(names.KEYS), properties.get(names.TAGS),
+        request.physical_offset, request.store_timestamp,
+    )  # fmt: skip
+
+
+def _index_before(store: MessageStore, start_offset: int) -> None:
+    """Index the records between the end of the index and the file that recovery begins with."""
+    covered = max(store.index.end_offset, store.commit_log.min_offset)
+    if not store.config.message_index_enable or covered >= start_offset:
+        return
+    scan = _Scan(store)
+    for file in store.commit_log.files.files:
+        if file.base + file.size <= covered or file.base >= start_offset:
+            continue
+        for request in scan.records(file):
+            if request.physical_offset >= covered:
+                _index(store, request)
+
+
+def _cut(store: MessageStore, end: int, report: RecoveryReport) -> None:
+    """End the log at `end`: keep a copy of what lies behind, if anything does, and zero its place."""
+    files = store.commit_log.files
+    for file in files.files:
+        if file.base + file.size <= end:
+            continue
+        start = max(end - file.base, 0)
+        dirty = _dirty_end(file, start)
+        if dirty > start:
+            kept = f"{store.root}/cut/{file.base + start:020d}-{store.clock.now_ms()}"
+            store.disk.make_dirs(f"{store.root}/cut")
+            store.disk.write(kept, bytes(file.view[start:dirty]))
+            report.kept.append(kept)
+            report.cut_bytes += dirty - start
+            if file.base < end or start == 0 and file.base == end:
+                for at in range(start, dirty, _CHUNK):
+                    file.view[at : min(at + _CHUNK, dirty)] = bytes(min(_CHUNK, dirty - at))
+                file.mapping.sync()
+    files.flushed_where = files.committed_where = end
+    report.cut_files = [file.path for file in files.truncate(end)]
+
+
+def _dirty_end(file: MappedFile, start: int) -> int:
+    """Behind the last byte from `start` on that is not zero; `start` where all are."""
+    for at in range(file.size - (file.size - start) % _CHUNK, start - 1, -_CHUNK):
+        used = np.flatnonzero(np.frombuffer(file.view[at : min(at + _CHUNK, file.size)], np.uint8))
+        if len(used):
+            return at + int(used[-1]) + 1
+    return start

@@ -1,0 +1,83 @@
+"""ServiceThread: a piece of work done again and again in the background, as Java's class of that name.
+
+Each service of the store is an object with a `run_once`; this runs it every so often, or at once when
+woken. A simulator calls `run_once` itself and starts no thread.
+
+Inbox: how a worker hands results back to the one thread that owns the store. A broker gives the
+store its event loop's `call_soon_threadsafe` instead.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+
+class ServiceThread:
+    """Runs a function in the background, `interval_ms` after its last run or when woken."""
+
+    def __init__(self, name: str, run_once: Callable[[], None], interval_ms: int) -> None:
+        self._run_once = run_once
+        self._interval = interval_ms / 1000
+        self._wake = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Run now."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Stop after the run that is under way."""
+        self._stopped = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            self._wake.wait(self._interval)
+            self._wake.clear()
+            if self._stopped:
+                return
+            try:
+                self._run_once()
+            except Exception:
+                log.exception("%s failed; it goes on with its next run", self._thread.name)
+
+
+class Inbox:
+    """Calls that wait for the owner of the store."""
+
+    def __init__(self) -> None:
+        self._calls: deque[Callable[[], None]] = deque()
+        self._arrived = threading.Condition()
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    def post(self, call: Callable[[], None]) -> None:
+        """From any thread: have `call` made by the owner."""
+        with self._arrived:
+            self._calls.append(call)
+            self._arrived.notify_all()
+
+    def drain(self) -> None:
+        """By the owner: make the calls that wait."""
+        while self._calls:
+            self._calls.popleft()()
+
+    def wait(self, seconds: float) -> None:
+        """By the owner: wait for a call, then make those that are there."""
+        with self._arrived:
+            if not self._calls:
+                self._arrived.wait(seconds)
+        self.drain()

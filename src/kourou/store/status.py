@@ -1,0 +1,125 @@
+"""What the store answers: the statuses of a put and of a get, and the results that carry them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+
+class PutMessageStatus(Enum):
+    """The outcome of a put (PutMessageStatus)."""
+
+    PUT_OK = auto()
+    FLUSH_DISK_TIMEOUT = auto()
+    FLUSH_SLAVE_TIMEOUT = auto()
+    SLAVE_NOT_AVAILABLE = auto()
+    SERVICE_NOT_AVAILABLE = auto()
+    CREATE_MAPPED_FILE_FAILED = auto()
+    MESSAGE_ILLEGAL = auto()
+    PROPERTIES_SIZE_EXCEEDED = auto()
+    OS_PAGE_CACHE_BUSY = auto()
+    UNKNOWN_ERROR = auto()
+    IN_SYNC_REPLICAS_NOT_ENOUGH = auto()
+    PUT_TO_REMOTE_BROKER_FAIL = auto()
+    LMQ_CONSUME_QUEUE_NUM_EXCEEDED = auto()
+    WHEEL_TIMER_FLOW_CONTROL = auto()
+    WHEEL_TIMER_MSG_ILLEGAL = auto()
+    WHEEL_TIMER_NOT_ENABLE = auto()
+
+
+class GetMessageStatus(Enum):
+    """The outcome of a get (GetMessageStatus)."""
+
+    FOUND = auto()
+    NO_MATCHED_MESSAGE = auto()
+    MESSAGE_WAS_REMOVING = auto()
+    OFFSET_FOUND_NULL = auto()
+    OFFSET_OVERFLOW_BADLY = auto()
+    OFFSET_OVERFLOW_ONE = auto()
+    OFFSET_TOO_SMALL = auto()
+    NO_MATCHED_LOGIC_QUEUE = auto()
+    NO_MESSAGE_IN_QUEUE = auto()
+    OFFSET_RESET = auto()
+
+
+class BoundaryType(Enum):
+    """Which end of a run of equal times is meant."""
+
+    LOWER = "lower"
+    UPPER = "upper"
+
+
+class PutMessageResult:
+    """Where a put went. Hot: one is made for each put, so it is a plain class with slots."""
+
+    __slots__ = (
+        "message_count",
+        "physical_offset",
+        "physical_offsets",
+        "queue_offset",
+        "reason",
+        "status",
+        "store_timestamp",
+        "wrote_bytes",
+    )
+
+    def __init__(
+        self,
+        status: PutMessageStatus,
+        physical_offset: int = -1,
+        wrote_bytes: int = 0,
+        queue_offset: int = -1,
+        store_timestamp: int = 0,
+        message_count: int = 1,
+        reason: str = "",
+        physical_offsets: list[int] | None = None,
+    ) -> None:
+        self.status = status
+        self.physical_offset = physical_offset
+        self.wrote_bytes = wrote_bytes
+        self.queue_offset = queue_offset
+        self.store_timestamp = store_timestamp
+        self.message_count = message_count
+        self.reason = reason
+        self.physical_offsets = physical_offsets  # of each message of a batch
+
+    @property
+    def ok(self) -> bool:
+        """Whether the message is in the log."""
+        return self.status is PutMessageStatus.PUT_OK
+
+    def __repr__(self) -> str:
+        return (
+            f"PutMessageResult({self.status.name}, physical_offset={self.physical_offset}, "
+            f"queue_offset={self.queue_offset}, reason={self.reason!r})"
+        )
+
+
+PutCallback = Callable[[PutMessageStatus], None]
+
+
+@dataclass(slots=True)
+class GetMessageResult:
+    """Records found for a pull: slices of the log, not copies."""
+
+    status: GetMessageStatus
+    next_begin_offset: int
+    min_offset: int = 0
+    max_offset: int = 0
+    records: list[memoryview] = field(default_factory=list)
+    queue_offsets: list[int] = field(default_factory=list)
+    message_count: int = 0
+    buffer_total_size: int = 0
+    suggest_pulling_from_slave: bool = False
+    filter_message_count: int = 0
+
+
+@dataclass(slots=True)
+class QueryMessageResult:
+    """Records found by key, and how far the index is."""
+
+    records: list[memoryview]
+    physical_offsets: list[int]
+    index_last_update_timestamp: int = 0
+    index_last_update_physical_offset: int = 0
