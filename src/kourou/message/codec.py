@@ -59,9 +59,7 @@ STORE_TIMESTAMP_AT = 56  # with an IPv4 born host; 12 more with IPv6
 IPV6_EXTRA = 12
 
 # The header up to and with BODY LENGTH, by the two IPv6 bits of the system flag.
-HEADERS = tuple(
-    struct.Struct(f">iiiiiqqiq{born}sq{store}siqi") for store in (8, 20) for born in (8, 20)
-)
+HEADERS = tuple(struct.Struct(f">iiiiiqqiq{born}sq{store}siqi") for store in (8, 20) for born in (8, 20))
 HEADER_SIZES = tuple(header.size for header in HEADERS)
 _MIN_RECORD_SIZE = HEADERS[0].size + 3  # no body, no topic, no properties
 
@@ -69,6 +67,7 @@ INT = struct.Struct(">i")
 LONG = struct.Struct(">q")
 SIZE_AND_MAGIC = struct.Struct(">ii")
 _SHORT = struct.Struct(">h")
+_pack_short = _SHORT.pack
 
 # `__CRC32#` U+0001, ten digits, U+0002
 PROPERTY_CRC_LENGTH = len(CRC32) + 12
@@ -238,11 +237,16 @@ def encode(message: StoredMessage, *, append_property_crc: bool = False) -> byte
         memoryview(record), 0, size, magic, body_crc(message.body), message.queue_id, message.flag,
         message.queue_offset, message.physical_offset, message.sys_flag, message.born_timestamp,
         message.born_host, message.store_timestamp, message.store_host, message.reconsume_times,
-        message.prepared_transaction_offset, message.body, topic, properties,
+        message.prepared_transaction_offset, message.body, topic_field(topic, magic), properties,
     )  # fmt: skip
     if append_property_crc:
         record[-PROPERTY_CRC_LENGTH:] = property_crc(memoryview(record)[:-PROPERTY_CRC_LENGTH])
     return bytes(record)
+
+
+def topic_field(topic: bytes, magic: int) -> bytes:
+    """TOPIC LENGTH and TOPIC, which are the same in every record of a topic."""
+    return len(topic).to_bytes(1 if magic == MAGIC_V1 else 2, "big") + topic
 
 
 def encode_into(
@@ -264,9 +268,9 @@ def encode_into(
     prepared_transaction_offset: int,
     body: Buffer,
     topic: bytes,
-    properties: Buffer,
+    properties: bytes,
 ) -> None:
-    """Write a record at `position`. Hot: one struct, three slice assignments, no copy but those."""
+    """Write a record at `position`, given its `topic_field`. Hot: one struct, two slice assignments."""
     kind = sys_flag >> 4 & 3
     body_length = len(body)
     HEADERS[kind].pack_into(
@@ -277,11 +281,4 @@ def encode_into(
     at = position + HEADER_SIZES[kind]
     end = at + body_length
     view[at:end] = body
-    # The topic, its length and the length of the properties in one assignment: each costs 0.1 µs.
-    if magic == MAGIC_V1:
-        middle = b"%c%s%s" % (len(topic), topic, _SHORT.pack(len(properties)))
-    else:
-        middle = b"%s%s%s" % (_SHORT.pack(len(topic)), topic, _SHORT.pack(len(properties)))
-    at = end + len(middle)
-    view[end:at] = middle
-    view[at : at + len(properties)] = properties
+    view[end : position + size] = topic + _pack_short(len(properties)) + properties

@@ -178,7 +178,9 @@ def iter_columns(
             yield ColumnBatch(batch, Stop(int(records.positions[0]), MORE))
 
 
-def decode_rows(records: Sequence[PlainBuffer], *, columns: Sequence[str] | None = None, **options: Any) -> Any:
+def decode_rows(
+    records: Sequence[PlainBuffer], *, columns: Sequence[str] | None = None, **options: Any
+) -> Any:
     """A batch of records that do not lie side by side, as a read of a queue gives them.
 
     They are joined first, so bodies are copied once more than in `read_columns`, whose options it takes.
@@ -229,12 +231,16 @@ class _Reader:
             sent_bodies, count = self._decompress_bodies(records, max_bytes)
             records = records[:count]
         if len(records) == 0:
-            return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in self._schema], schema=self._schema)
+            return pa.RecordBatch.from_arrays(
+                [pa.array([], f.type) for f in self._schema], schema=self._schema
+            )
         first, end = int(records.positions[0]), int(records.positions[-1] + records.sizes[-1])
         if end - first > MAX_COLUMN_BYTES:
             raise ValueError("one batch cannot span more than 2 GiB of the log: use iter_columns")
         rows = _Rows(scan.as_array(self._view), records, sent_bodies)
-        return pa.RecordBatch.from_arrays([rows.column(name) for name in self._schema.names], schema=self._schema)
+        return pa.RecordBatch.from_arrays(
+            [rows.column(name) for name in self._schema.names], schema=self._schema
+        )
 
     def _decompress_bodies(self, records: Records, max_bytes: int) -> tuple[dict[int, bytes], int]:
         """The bodies of compressed rows, and the row before which max_bytes of them were reached."""
@@ -264,36 +270,36 @@ class _Rows:
         self._sent_bodies = sent_bodies
 
     def column(self, name: str) -> Any:
-        if name in scan.HEADER.names:
-            return _fixed(self._records.header[name], SCHEMA.field(name).type)
+        """The column of this name: made by the method of this name, else a property or a fixed field."""
         if name.startswith(PROPERTY_PREFIX):
             return self._property(name.removeprefix(PROPERTY_PREFIX))
-        return getattr(self, f"_{name}")()
+        make = getattr(self, name, None)
+        return make() if make else _fixed(self._records.header[name], SCHEMA.field(name).type)
 
-    def _topic(self) -> Any:
+    def topic(self) -> Any:
         records = self._records
         return _as_string(_take_texts(self._data, records.topic_start, records.topic_length))
 
-    def _body(self) -> Any:
+    def body(self) -> Any:
         records = self._records
         return _binary(self._data, records.body_start, records.body_length, self._sent_bodies)
 
-    def _born_host(self) -> Any:
+    def born_host(self) -> Any:
         return _host_texts(*scan.hosts(self._data, self._records, "born"))
 
-    def _store_host(self) -> Any:
+    def store_host(self) -> Any:
         return _host_texts(*scan.hosts(self._data, self._records, "store"))
 
-    def _tags(self) -> Any:
+    def tags(self) -> Any:
         return self._property(names.TAGS)
 
-    def _keys(self) -> Any:
+    def keys(self) -> Any:
         return self._property(names.KEYS)
 
-    def _uniq_key(self) -> Any:
+    def uniq_key(self) -> Any:
         return self._property(names.UNIQ_KEY)
 
-    def _message_id(self) -> Any:
+    def message_id(self) -> Any:
         ids = self._property(names.UNIQ_KEY)
         if ids.null_count == 0:
             return ids
@@ -301,11 +307,11 @@ class _Rows:
         records = self._records[without.to_numpy(zero_copy_only=False)]
         return pc.replace_with_mask(ids, without, _offset_message_ids(self._data, records))
 
-    def _properties_raw(self) -> Any:
+    def properties_raw(self) -> Any:
         records = self._records
         return _as_string(_binary(self._data, records.properties_start, records.properties_length))
 
-    def _properties(self) -> Any:
+    def properties(self) -> Any:
         properties = self._cut_properties
         table = properties.all()
         offsets = np.zeros(len(self._records) + 1, np.int32)
@@ -417,8 +423,10 @@ def _host_texts(packed: Bytes, is_v6: Mask) -> Any:
         packed, width = np.column_stack((packed, is_v6)), width + 1
     keys = pa.Array.from_buffers(pa.binary(width), rows, [None, pa.py_buffer(packed)], null_count=0)
     encoded = keys.dictionary_encode()
-    texts = [format_host(key[:20] if key[20:] == b"\1" else key[:8]) for key in encoded.dictionary.to_pylist()]
-    return pa.array(texts, pa.string()).take(encoded.indices)
+    texts = [
+        format_host(key[:20] if key[20:] == b"\1" else key[:8]) for key in encoded.dictionary.to_pylist()
+    ]
+    return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(texts, pa.string())).cast(pa.string())
 
 
 # Two upper-case hexadecimal digits of each byte, as one number of two bytes.

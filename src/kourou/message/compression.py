@@ -35,7 +35,9 @@ class CompressionType(IntEnum):
         try:
             return cls(value)
         except ValueError:
-            raise CorruptRecordError(f"unknown compression type {value} in system flag {sys_flag:#x}") from None
+            raise CorruptRecordError(
+                f"unknown compression type {value} in system flag {sys_flag:#x}"
+            ) from None
 
     @property
     def sys_flag(self) -> int:

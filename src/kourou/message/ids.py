@@ -122,7 +122,9 @@ class UniqueIdGenerator:
         )
 
     def _set_month(self, now_ms: int) -> None:
-        start = datetime.fromtimestamp(now_ms / 1000).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        start = datetime.fromtimestamp(now_ms / 1000).replace(
+            day=1, hour=0, minute=0, second=0, microsecond=0
+        )
         days = calendar.monthrange(start.year, start.month)[1]
         self._month_start_ms = int(start.timestamp()) * 1000
         self._next_month_ms = self._month_start_ms + days * 86_400_000

@@ -56,6 +56,9 @@ _LANES_MAX_MEAN_SIZE = 4096
 _LANES_MIN = 64
 _LANE_SEARCH_BYTES = 16 * 1024
 
+# Names within a row are compared at once, each with each, in rows with at most so many properties.
+_MAX_COMPARED_AT_ONCE = 32
+
 _NONE = np.empty(0, np.int64)
 
 
@@ -242,19 +245,26 @@ def _check_physical_offsets(view: memoryview, found: Found, base_offset: int) ->
     return Found(found.positions[:wrong], found.sizes[:wrong], Stop(position, DOES_NOT_DECODE, detail))
 
 
-# The header with IPv4 addresses, less the addresses themselves: those are asked for apart, see `hosts`.
+# The header with IPv4 addresses. An IPv6 address is cut off here: addresses are asked for with `hosts`.
 HEADER: np.dtype[np.void] = np.dtype(
-    {
-        "names": [
-            "store_size", "magic", "body_crc", "queue_id", "flag", "queue_offset", "physical_offset",
-            "sys_flag", "born_timestamp", "store_timestamp", "reconsume_times",
-            "prepared_transaction_offset", "body_length",
-        ],
-        "formats": [">i4"] * 5 + [">i8"] * 2 + [">i4"] + [">i8"] * 2 + [">i4", ">i8", ">i4"],
-        "offsets": [0, 4, 8, 12, 16, 20, 28, 36, 40, 56, 72, 76, 84],
-        "itemsize": _HEADER_SIZE,
-    }
-)  # fmt: skip
+    [
+        ("store_size", ">i4"),
+        ("magic", ">i4"),
+        ("body_crc", ">i4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("physical_offset", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_timestamp", ">i8"),
+        ("born_host", "V8"),
+        ("store_timestamp", ">i8"),
+        ("store_host", "V8"),
+        ("reconsume_times", ">i4"),
+        ("prepared_transaction_offset", ">i8"),
+        ("body_length", ">i4"),
+    ]
+)
 
 
 def headers(buffer: Buffer | Bytes, positions: Integers) -> NDArray[np.void]:
@@ -269,8 +279,8 @@ def headers(buffer: Buffer | Bytes, positions: Integers) -> NDArray[np.void]:
         size = codec.HEADER_SIZES[number]
         wide = np.flatnonzero((layout == number) & (positions + size <= len(data)))
         bytes_of_wide = windows(data, positions[wide], size)
-        store_timestamp_at = 68 if number & 1 else 56
-        rows[wide, 56:64] = bytes_of_wide[:, store_timestamp_at : store_timestamp_at + 8]
+        behind_born_host = 68 if number & 1 else 56
+        rows[wide, 56:72] = bytes_of_wide[:, behind_born_host : behind_born_host + 16]
         rows[wide, 72:88] = bytes_of_wide[:, -16:]
     return header
 
@@ -312,7 +322,9 @@ def _read_parts(data: Bytes, found: Found) -> Records:
     header = headers(data, positions)
     ends = positions + sizes
     layout = header["sys_flag"] >> 4 & 3
-    body_start = positions + np.array(codec.HEADER_SIZES)[layout] if layout.any() else positions + _HEADER_SIZE
+    body_start = (
+        positions + np.array(codec.HEADER_SIZES)[layout] if layout.any() else positions + _HEADER_SIZE
+    )
     body_length = np.maximum(header["body_length"].astype(np.int64), 0)
     topic_start = body_start + body_length + 1
     # Each cut makes sure that the next length to be read lies within the record.
@@ -381,18 +393,20 @@ def hosts(buffer: Buffer | Bytes, records: Records, whose: Literal["born", "stor
 
     A row has 8 bytes where all are IPv4, else 20, of which the first 8 count for IPv4.
     """
-    data = as_array(buffer)
-    sys_flag = records.header["sys_flag"]
-    starts = records.positions + codec.BORN_HOST_AT
-    is_v6: Mask = sys_flag & sysflag.BORN_HOST_V6 != 0
-    if whose == "store":
-        starts = records.positions + codec.STORE_TIMESTAMP_AT + 8 + np.where(is_v6, codec.IPV6_EXTRA, 0)
-        is_v6 = sys_flag & sysflag.STORE_HOST_V6 != 0
-    packed = windows(data, starts, 8)
-    if is_v6.any():
-        packed = np.pad(packed, ((0, 0), (0, codec.IPV6_EXTRA)))
-        packed[is_v6] = windows(data, starts[is_v6], 20)
-    return packed, is_v6
+    header = records.header
+    born_is_v6: Mask = header["sys_flag"] & sysflag.BORN_HOST_V6 != 0
+    if whose == "born":
+        packed, is_v6 = header["born_host"], born_is_v6
+        starts = records.positions + codec.BORN_HOST_AT
+    else:
+        packed, is_v6 = header["store_host"], header["sys_flag"] & sysflag.STORE_HOST_V6 != 0
+        starts = records.positions + codec.STORE_TIMESTAMP_AT + 8 + np.where(born_is_v6, codec.IPV6_EXTRA, 0)
+    short: Bytes = packed.copy().view(np.uint8).reshape(-1, 8)
+    if not is_v6.any():
+        return short, is_v6
+    wide = np.pad(short, ((0, 0), (0, codec.IPV6_EXTRA)))
+    wide[is_v6] = windows(as_array(buffer), starts[is_v6], 20)
+    return wide, is_v6
 
 
 class Values(NamedTuple):
@@ -430,54 +444,57 @@ class Properties:
         self.blob = blob
         self.row_starts = row_starts
         self._words = _words_at_every_byte(blob, "<u8")
-        self._ends: Integers | None = None
-        self._heads: NDArray[np.uint64] | None = None
+        self._ends = np.flatnonzero(blob == 2)
+        self._first_bytes: Bytes | None = None
 
     def find(self, name: str) -> Values:
         """The rows that have this property, in order, and its value: the last, where it comes twice."""
         key = name.encode() + b"\x01"
         if not name or "\x01" in name or "\x02" in name:
             return Values(_NONE, _NONE, _NONE)
-        if self._ends is None or self._heads is None:
-            self._ends = np.flatnonzero(self.blob == 2)
-            self._heads = self._words[self._ends[:-1] + 1]
-        opening = np.flatnonzero(_starts_with(self._heads, key[:8]))
-        starts = self._ends[opening] + len(key) + 1
-        lengths = self._ends[opening + 1] - starts
-        keep = lengths > 0
+        if self._first_bytes is None:
+            self._first_bytes = self.blob[self._ends[:-1] + 1]
+        opening = np.flatnonzero(self._first_bytes == key[0])
+        opening = opening[_starts_with(self._words[self._ends[opening] + 1], key[:8])]
+        starts = self._ends[opening] + 1
+        ends = self._ends[opening + 1]
+        keep = ends - starts > len(key)
         if not keep.all():
-            starts, lengths = starts[keep], lengths[keep]
+            starts, ends = starts[keep], ends[keep]
         for at in range(8, len(key), 8):
-            keep = _starts_with(self._words[starts - len(key) + at], key[at : at + 8])
-            starts, lengths = starts[keep], lengths[keep]
+            keep = _starts_with(self._words[starts + at], key[at : at + 8])
+            starts, ends = starts[keep], ends[keep]
         rows = self._rows_of(starts)
-        last = np.append(rows[1:] != rows[:-1], np.ones(min(len(rows), 1), np.bool_))
+        starts += len(key)
+        last = np.ones(len(rows), np.bool_)
+        last[:-1] = rows[1:] != rows[:-1]
         if not last.all():
-            rows, starts, lengths = rows[last], starts[last], lengths[last]
-        return Values(rows, starts, lengths)
+            rows, starts, ends = rows[last], starts[last], ends[last]
+        return Values(rows, starts, ends - starts)
 
     def all(self) -> AllProperties:
         """Every property of every row; a name that comes twice in a row only once, with its last value."""
-        separators = np.flatnonzero(self.blob - np.uint8(1) < 2)  # U+0001 and U+0002
-        is_end = self.blob[separators] == 2
-        ends = np.flatnonzero(is_end)
-        opening = ends[:-1]
-        end_positions = separators[ends]
-        name_starts = end_positions[:-1] + 1
-        middles = separators[opening + 1]
-        keep = ~is_end[opening + 1] & (middles > name_starts) & (end_positions[1:] > middles + 1)
-        kept_before = np.concatenate((np.zeros(1, np.int64), np.cumsum(keep)))
-        first_of_row = np.searchsorted(end_positions, self.row_starts)
-        counts = np.diff(kept_before[first_of_row], append=kept_before[-1])
-        name_starts, middles, value_ends = name_starts[keep], middles[keep], end_positions[1:][keep]
-        table = AllProperties(
-            counts, name_starts, middles - name_starts, middles + 1, value_ends - middles - 1
-        )
+        filled = np.flatnonzero(np.diff(self._ends) > 1)
+        opening, closing = self._ends[filled], self._ends[filled + 1]
+        middles = np.flatnonzero(self.blob == 1)
+        if not (len(middles) == len(opening) and (opening < middles).all() and (middles < closing).all()):
+            # Not one U+0001 in each segment: the first counts.
+            first = np.searchsorted(middles, opening)
+            middles = np.append(middles, len(self.blob))[first]
+        keep = (middles > opening + 1) & (middles + 1 < closing)
+        if not keep.all():
+            opening, middles, closing = opening[keep], middles[keep], closing[keep]
+        counts = np.diff(np.searchsorted(opening, self.row_starts), append=len(opening))
+        table = AllProperties(counts, opening + 1, middles - opening - 1, middles + 1, closing - middles - 1)
         return self._without_duplicates(table)
 
     def _rows_of(self, positions: Integers) -> Integers:
         starts = self.row_starts
-        if len(positions) == len(starts) and (positions > starts).all() and (positions[:-1] < starts[1:]).all():
+        if (
+            len(positions) == len(starts)
+            and (positions > starts).all()
+            and (positions[:-1] < starts[1:]).all()
+        ):
             return np.arange(len(starts))  # the usual case: each row has it once
         return np.searchsorted(starts, positions, side="right") - 1
 
@@ -485,20 +502,20 @@ class Properties:
         """Names are compared by a hash of their first and last eight bytes and their length, all at
         once; only rows in which two hashes are the same are looked at one by one."""
         counts, name_starts, name_lengths, _, _ = table
-        beyond_word = np.maximum(name_lengths - 8, 0)
-        bits_to_drop = ((8 + beyond_word - name_lengths) * 8).astype(np.uint64)
-        hashes = (self._words[name_starts] << bits_to_drop) * np.uint64(0x9E3779B97F4A7C15)
-        hashes ^= (self._words[name_starts + beyond_word] << bits_to_drop) + name_lengths.astype(np.uint64)
-        hashes *= np.uint64(0xD6E8FEB86659FD93)
-        row_bits = len(counts).bit_length()
-        rows = np.repeat(np.arange(len(counts), dtype=np.uint64), counts)
-        hashes = np.sort(hashes >> np.uint64(row_bits) | rows << np.uint64(64 - row_bits))
-        same = hashes[1:][hashes[1:] == hashes[:-1]]
-        if len(same) == 0:
+        most = int(counts.max(initial=0))
+        if most < 2:
             return table
+        rows = np.repeat(np.arange(len(counts)), counts)
+        hashes = self._hash_names(name_starts, name_lengths)
+        hashes += rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        suspects = [np.flatnonzero(counts > _MAX_COMPARED_AT_ONCE)]
+        for distance in range(1, min(most, _MAX_COMPARED_AT_ONCE)):
+            same = hashes[distance:] == hashes[:-distance]
+            if same.any():
+                suspects.append(rows[:-distance][same])
         keep = np.ones(len(name_starts), np.bool_)
         first_of_row = np.cumsum(counts) - counts
-        for row in np.unique(same >> np.uint64(64 - row_bits)).astype(np.int64).tolist():
+        for row in np.unique(np.concatenate(suspects)).tolist():
             seen: set[bytes] = set()
             first = int(first_of_row[row])
             for index in range(first + int(counts[row]) - 1, first - 1, -1):
@@ -507,7 +524,16 @@ class Properties:
                 keep[index] = name not in seen
                 seen.add(name)
             counts[row] = len(seen)
-        return AllProperties(counts, *(part[keep] for part in table[1:]))
+        return table if keep.all() else AllProperties(counts, *(part[keep] for part in table[1:]))
+
+    def _hash_names(self, starts: Integers, lengths: Integers) -> NDArray[np.uint64]:
+        bits_beyond = (np.maximum(8 - lengths, 0) * 8).astype(np.uint64)
+        hashes: NDArray[np.uint64] = self._words[starts] << bits_beyond
+        long = np.flatnonzero(lengths > 8)
+        hashes[long] ^= self._words[starts[long] + lengths[long] - 8] * np.uint64(0xD6E8FEB86659FD93)
+        hashes ^= lengths.astype(np.uint64) << np.uint64(32)
+        hashes *= np.uint64(0xA0761D6478BD642F)
+        return hashes
 
 
 def join_properties(buffer: Buffer, records: Records) -> Properties:

@@ -43,7 +43,9 @@ class AllocateMappedFileService:
         try:
             file = future.result(WAIT_SECONDS)
         except TimeoutError:
-            raise StoreError(f"{path} was not created within {WAIT_SECONDS:.0f} s: the disk is too slow") from None
+            raise StoreError(
+                f"{path} was not created within {WAIT_SECONDS:.0f} s: the disk is too slow"
+            ) from None
         finally:
             if future.done():
                 with self._lock:

@@ -48,7 +48,14 @@ class BatchConsumeQueue:
     ext = None
 
     def __init__(
-        self, disk: Disk, root: str, topic: str, queue_id: int, config: MessageStoreConfig, *, writable: bool = True
+        self,
+        disk: Disk,
+        root: str,
+        topic: str,
+        queue_id: int,
+        config: MessageStoreConfig,
+        *,
+        writable: bool = True,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
@@ -63,12 +70,6 @@ class BatchConsumeQueue:
         self.min_offset = -1
         self.max_offset = 0
         self.next_offset = 0
-
-    def ensure_writable(self) -> None:
-        """Make sure that the next entry has room on the disk, before its record goes to the log."""
-        file = self.files.last()
-        if file is not None and not file.full:
-            file.ensure(file.wrote + ENTRY_SIZE)
 
     def put_batch(
         self, physical_offset: int, size: int, tags_code: int, store_timestamp: int, base: int, count: int
@@ -107,7 +108,9 @@ class BatchConsumeQueue:
                 continue
             start = index if file is first else 0
             end = file.read_position // ENTRY_SIZE * ENTRY_SIZE
-            for offset, size, tags, _, base, count, _, _ in ENTRY.iter_unpack(file.view[start * ENTRY_SIZE : end]):
+            for offset, size, tags, _, base, count, _, _ in ENTRY.iter_unpack(
+                file.view[start * ENTRY_SIZE : end]
+            ):
                 yield QueueEntry(base, offset, size, tags, count)
 
     def get(self, queue_offset: int) -> QueueEntry | None:

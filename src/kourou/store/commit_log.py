@@ -21,12 +21,9 @@ from kourou.message.codec import (
     LONG,
     MAGIC_V1,
     MAGIC_V2,
-    PROPERTY_CRC_LENGTH,
     SIZE_AND_MAGIC,
     STORE_TIMESTAMP_AT,
     SYS_FLAG_AT,
-    encode_into,
-    property_crc,
 )
 from kourou.store.config import MessageStoreConfig
 from kourou.store.disk import Disk
@@ -107,41 +104,10 @@ class CommitLog:
             SIZE_AND_MAGIC.pack_into(file.write_view, file.wrote, rest, BLANK_MAGIC)
         file.wrote = file.size
 
-    def append(
-        self,
-        size: int,
-        magic: int,
-        crc: int,
-        queue_id: int,
-        flag: int,
-        queue_offset: int,
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: bytes,
-        store_timestamp: int,
-        store_host: bytes,
-        reconsume_times: int,
-        prepared_transaction_offset: int,
-        body: bytes | memoryview,
-        topic: bytes,
-        properties: bytes,
-    ) -> int:
-        """Append one record; its physical offset. `size` must be that of its parts. Hot."""
-        file = self.room_for(size)
-        at = file.wrote
-        physical_offset = file.base + at
-        encode_into(
-            file.write_view, at, size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag,
-            born_timestamp, born_host, store_timestamp, store_host, reconsume_times,
-            prepared_transaction_offset, body, topic, properties,
-        )  # fmt: skip
-        if self._config.enabled_append_prop_crc:
-            end = at + size
-            crc_at = end - PROPERTY_CRC_LENGTH
-            file.write_view[crc_at:end] = property_crc(file.write_view[at:crc_at])
-        file.wrote = at + size
-        file.store_timestamp = store_timestamp
-        return physical_offset
+    def take_back(self, file: MappedFile, position: int) -> None:
+        """Undo the last append: what was written is no record any more."""
+        SIZE_AND_MAGIC.pack_into(file.write_view, position, 0, 0)
+        file.wrote = position
 
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
         """Append bytes of another log at the place they have there, as a slave does."""

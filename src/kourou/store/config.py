@@ -232,5 +232,7 @@ def _convert(key: str, text: str, kind: str) -> Any:
     except (ValueError, KeyError):
         wanted = {"int": "a whole number", "bool": "true or false"}.get(kind)
         if wanted is None:
-            wanted = "one of " + ", ".join(FlushDiskType.__members__ if "Flush" in kind else BrokerRole.__members__)
+            wanted = "one of " + ", ".join(
+                FlushDiskType.__members__ if "Flush" in kind else BrokerRole.__members__
+            )
         raise ConfigError(f"{key}={text}: expected {wanted}") from None

@@ -71,7 +71,14 @@ class ConsumeQueue:
     cq_type = "SimpleCQ"
 
     def __init__(
-        self, disk: Disk, root: str, topic: str, queue_id: int, config: MessageStoreConfig, *, writable: bool = True
+        self,
+        disk: Disk,
+        root: str,
+        topic: str,
+        queue_id: int,
+        config: MessageStoreConfig,
+        *,
+        writable: bool = True,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
@@ -105,12 +112,6 @@ class ConsumeQueue:
 
     # Writing
 
-    def ensure_writable(self) -> None:
-        """Make sure that the next entry has room on the disk, before its record goes to the log."""
-        file = self.files.last()
-        if file is not None and not file.full:
-            file.ensure(file.wrote + ENTRY_SIZE)
-
     def put(self, physical_offset: int, size: int, tags_code: int, queue_offset: int) -> None:
         """Append the entry of a message; one that is there already is left alone. Hot."""
         end = physical_offset + size
@@ -128,7 +129,12 @@ class ConsumeQueue:
                 log.warning("%s: entry %d is there already", self, queue_offset)
                 return
             if expected != at:
-                log.error("%s: entry %d comes at the place of %d", self, queue_offset, (file.base + at) // ENTRY_SIZE)
+                log.error(
+                    "%s: entry %d comes at the place of %d",
+                    self,
+                    queue_offset,
+                    (file.base + at) // ENTRY_SIZE,
+                )
         if at + ENTRY_SIZE > file.reserved:
             file.ensure(at + ENTRY_SIZE)
         ENTRY.pack_into(file.view, at, physical_offset, size, tags_code)
@@ -163,7 +169,9 @@ class ConsumeQueue:
     def iterate(self, queue_offset: int) -> Iterator[QueueEntry]:
         """Entries from one on, up to the end of the queue."""
         while (view := self.entries_from(queue_offset)) is not None and len(view):
-            for physical_offset, size, tags_code in ENTRY.iter_unpack(view[: len(view) // ENTRY_SIZE * ENTRY_SIZE]):
+            for physical_offset, size, tags_code in ENTRY.iter_unpack(
+                view[: len(view) // ENTRY_SIZE * ENTRY_SIZE]
+            ):
                 ext = None
                 if tags_code <= MAX_ADDRESS and self.ext is not None:
                     ext = self.ext.get(tags_code)
@@ -229,7 +237,9 @@ class ConsumeQueue:
                 physical_offset, size, _ = ENTRY.unpack_from(file.view, file.size - ENTRY_SIZE)
                 file.stop_timestamp = times.pickup_store_timestamp(physical_offset, size) or -1
         if boundary is BoundaryType.LOWER:
-            return next((f for f in files[:-1] if f.stop_timestamp >= timestamp), files[-1] if files else None)
+            return next(
+                (f for f in files[:-1] if f.stop_timestamp >= timestamp), files[-1] if files else None
+            )
         return next((f for f in reversed(files) if f.start_timestamp <= timestamp), None)
 
     @property

@@ -51,7 +51,11 @@ class ConsumeQueueExt:
         self, disk: Disk, root: str, topic: str, queue_id: int, file_size: int, *, writable: bool = True
     ) -> None:
         self.files = MappedFileQueue(
-            disk, f"{root}/consumequeue_ext/{topic}/{queue_id}", file_size, writable=writable, reserve_step=64 * 1024
+            disk,
+            f"{root}/consumequeue_ext/{topic}/{queue_id}",
+            file_size,
+            writable=writable,
+            reserve_step=64 * 1024,
         )
 
     def load(self) -> None:

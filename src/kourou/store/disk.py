@@ -228,7 +228,9 @@ class OsMapping:
             os.posix_fallocate(self._fd, start, end - start)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFullError(f"no room on the disk for {end - start} bytes: {error.strerror}") from error
+                raise DiskFullError(
+                    f"no room on the disk for {end - start} bytes: {error.strerror}"
+                ) from error
             raise
 
     def warm(self, lock: bool) -> None:

@@ -1,14 +1,20 @@
-"""DispatchRequest: what a record in the log means to the queues and to the index.
+"""Dispatch: the way of a record from the log to its queue and to the index.
 
-`check_record` reads it from the log, for recovery and for slaves, by the very checks of
-CommitLog.checkMessageAndReturnSize. A master that appends a record knows all of it already.
+DispatchRequest is what a record means to them. A master that appends a record knows all of it; recovery
+and slaves read it from the log with `check_record`, by the very checks of
+CommitLog.checkMessageAndReturnSize. Dispatcher sees to it that every record that may be seen gets its
+entries, in order and once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 from zlib import crc32
 
+from kourou.errors import KourouError
 from kourou.message import properties as names
 from kourou.message import sysflag
 from kourou.message.codec import (
@@ -23,6 +29,21 @@ from kourou.message.codec import (
     SYS_FLAG_AT,
 )
 from kourou.message.properties import decode_properties, tags_code
+from kourou.store.commit_log import END_FILE_MIN_BLANK, CommitLog
+from kourou.store.config import MessageStoreConfig, parse_delay_levels
+from kourou.store.index_file import IndexService, key_prefixes
+
+if TYPE_CHECKING:
+    from kourou.store.checkpoint import StoreCheckpoint
+    from kourou.store.queue_store import ConsumeQueueStore
+
+log = logging.getLogger(__name__)
+
+# Requests kept from the put until they may be dispatched; beyond, they are read from the log again.
+MAX_RECENT_REQUESTS = 100_000
+
+# on_arrive(topic, queue_id, next queue offset, tags code, store timestamp, properties)
+OnArrive = Callable[[str, int, int, int, int, dict[str, str]], None]
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
@@ -31,8 +52,8 @@ class DispatchRequest:
     """One record on its way to its queue and to the index."""
 
     __slots__ = (
-        "batch_count",
         "batch_base",
+        "batch_count",
         "physical_offset",
         "properties",
         "queue_id",
@@ -178,3 +199,130 @@ def check_record(
 def _property_crc_fits(record: memoryview, properties: dict[str, str]) -> bool:
     digits = properties.get(names.CRC32, "")[::-1]
     return digits.isdecimal() and crc32(record[:-PROPERTY_CRC_LENGTH]) & 0x7FFFFFFF == int(digits)
+
+
+class Dispatcher:
+    """Gives records their queue entries and index keys.
+
+    At once, where a record may be seen as soon as it is appended. With SYNC_FLUSH or a TransientStorePool it
+    may not: `reput` then dispatches what is confirmed, from the requests kept or from the log itself.
+    """
+
+    checkpoint: StoreCheckpoint
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        queues: ConsumeQueueStore,
+        index: IndexService,
+        config: MessageStoreConfig,
+        on_failed: Callable[[str], None],
+    ) -> None:
+        self._commit_log = commit_log
+        self._queues = queues
+        self._index = index
+        self._config = config
+        self._on_failed = on_failed
+        self._recent: deque[DispatchRequest] = deque()
+        self.delay_levels = parse_delay_levels(config.message_delay_level)
+        self.at_once = not (config.sync_flush or config.transient_store_pool_enable)
+        self.dispatched_offset = 0  # everything before it has its queue entry and its keys
+        self.on_arrive: OnArrive | None = None
+
+    @property
+    def confirm_offset(self) -> int:
+        """Records before it may be seen: those on disk with SYNC_FLUSH, else those in the files."""
+        if self._config.sync_flush and not self._config.read_un_committed:
+            return self._commit_log.files.flushed_where
+        return self._commit_log.max_offset
+
+    @property
+    def behind_bytes(self) -> int:
+        """How far queues and index are behind the log."""
+        return max(self.confirm_offset - self.dispatched_offset, 0)
+
+    def appended(self, request: DispatchRequest) -> Exception | None:
+        """Dispatch a record just appended, or keep its request until it may be; why it could not be."""
+        if self.at_once:
+            try:
+                self.dispatch(request)
+            except (OSError, KourouError) as error:
+                return error
+            self.dispatched_offset = request.physical_offset + request.size
+            return None
+        if len(self._recent) >= MAX_RECENT_REQUESTS:
+            self._recent.clear()
+        self._recent.append(request)
+        return None
+
+    def dispatch(self, request: DispatchRequest) -> None:
+        """Give a record its queue entry and its keys, and tell who waits for it."""
+        if request.in_queue:
+            self._queues.dispatch(request)
+            self.checkpoint.dispatched_msg_timestamp = request.store_timestamp
+            self.checkpoint.dispatched_physical_offset = request.physical_offset
+        self.index(request)
+        if self.on_arrive is not None and request.in_queue:
+            self.on_arrive(
+                request.topic, request.queue_id, request.queue_offset + request.batch_count,
+                request.tags_code, request.store_timestamp, request.properties,
+            )  # fmt: skip
+
+    def index(self, request: DispatchRequest) -> None:
+        """Give a record its keys, unless the index is further already."""
+        if not (request.in_index and self._config.message_index_enable):
+            return
+        if request.physical_offset < self._index.end_offset:
+            return
+        properties = request.properties
+        self._index.add(
+            key_prefixes(request.topic), properties.get(names.UNIQ_KEY), properties.get(names.KEYS),
+            properties.get(names.TAGS), request.physical_offset, request.store_timestamp,
+        )  # fmt: skip
+
+    def reput(self) -> None:
+        """Dispatch every confirmed record that is not yet."""
+        try:
+            self._reput()
+        except (OSError, KourouError) as error:
+            # Nothing is lost: the record is in the log, and the next try begins with it.
+            self._on_failed(f"queues or index cannot be written: {error}")
+
+    def _reput(self) -> None:
+        if self.dispatched_offset < self._commit_log.min_offset:
+            log.warning("records before %d expired undispatched", self._commit_log.min_offset)
+            self.dispatched_offset = self._commit_log.min_offset
+        confirmed = self.confirm_offset
+        recent = self._recent
+        while (at := self.dispatched_offset) < confirmed:
+            while recent and recent[0].physical_offset < at:
+                recent.popleft()
+            kept = bool(recent) and recent[0].physical_offset == at
+            request = recent[0] if kept else self._read(at)
+            if request is None:
+                if self.dispatched_offset == at:
+                    return
+                continue
+            if at + request.size > confirmed:
+                return
+            self.dispatch(request)
+            self.dispatched_offset = at + request.size
+            if kept:
+                recent.popleft()
+
+    def _read(self, at: int) -> DispatchRequest | None:
+        """The record at an offset of the log; None behind a blank, which is skipped, and at damage."""
+        file = self._commit_log.files.find(at)
+        if file is None:
+            return None
+        position = at - file.base
+        found = check_record(
+            file.view, position, file.read_position, check_crc=False, delay_levels=self.delay_levels
+        )
+        if isinstance(found, DispatchRequest):
+            return found
+        if found.blank or file.size - position <= END_FILE_MIN_BLANK:
+            self.dispatched_offset = self._commit_log.roll_next_file(at)
+        else:
+            log.error("no record to dispatch at %d: %s", at, found.reason)
+        return None

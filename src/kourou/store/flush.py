@@ -94,8 +94,8 @@ class CommitLogFlusher:
             # After a failed fdatasync the kernel may have dropped the pages: trying again could report
             # success for bytes that are not there. The store stops taking messages instead.
             self.failed = True
-            log.critical("flush of the commit log failed, no more messages are taken: %s", error)
-            self._post(lambda: self._on_failed(str(error)))
+            reason = f"the commit log cannot be brought to the disk: {error}"
+            self._post(lambda: self._on_failed(reason))
             self._answer(1 << 63, PutMessageStatus.FLUSH_DISK_TIMEOUT)
             return before
         if least_pages == 0 and self._files.store_timestamp > 0:
@@ -136,7 +136,12 @@ class CommitLogCommitter:
     """With a TransientStorePool: moves records from its buffers into the files."""
 
     def __init__(
-        self, files: MappedFileQueue, config: MessageStoreConfig, clock: Clock, post: Post, on_committed: Callable[[], None]
+        self,
+        files: MappedFileQueue,
+        config: MessageStoreConfig,
+        clock: Clock,
+        post: Post,
+        on_committed: Callable[[], None],
     ) -> None:
         self._files = files
         self._config = config

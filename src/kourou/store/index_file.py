@@ -64,10 +64,10 @@ def key_hash(text: str) -> int:
     return 0 if value > _INT_MAX else value
 
 
-@lru_cache(maxsize=65536)  # two for each topic
-def prefix_hash(prefix: str) -> int:
-    """Java's hash of the beginning of a key, to go on from."""
-    return java_hash(prefix)
+@lru_cache(maxsize=65536)  # brokers have thousands of topics, and see one for every message
+def key_prefixes(topic: str) -> tuple[int, int]:
+    """Java's hashes of `topic#` and `topic#T#`, to go on from with a key or a tag."""
+    return java_hash(f"{topic}#"), java_hash(f"{topic}#{TAG_TYPE}#")
 
 
 def hash_keys(prefixes: np.ndarray, keys: list[str]) -> np.ndarray:
@@ -122,15 +122,10 @@ class IndexFile:
         self.size = self._entries_at + max_entries * ENTRY_SIZE
         self.mapping = disk.map(path, self.size, writable=writable)
         self._view = self.mapping.view
-        (
-            self.begin_timestamp,
-            self.end_timestamp,
-            self.begin_offset,
-            self.end_offset,
-            self.slots_used,
-            self.count,
-        ) = HEADER.unpack_from(self._view, 0)
-        self.count = max(self.count, 1)
+        header: tuple[int, ...] = HEADER.unpack_from(self._view, 0)
+        self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset = header[:4]
+        self.slots_used = header[4]
+        self.count = max(header[5], 1)
         self._reserved = 0
         if begin_offset > 0:
             self.begin_offset = self.end_offset = begin_offset
@@ -332,7 +327,9 @@ class IndexService:
     @property
     def file_size(self) -> int:
         """Size of an index file."""
-        return HEADER_SIZE + self._config.max_hash_slot_num * SLOT_SIZE + self._config.max_index_num * ENTRY_SIZE
+        return (
+            HEADER_SIZE + self._config.max_hash_slot_num * SLOT_SIZE + self._config.max_index_num * ENTRY_SIZE
+        )
 
     @property
     def end_offset(self) -> int:
@@ -346,19 +343,24 @@ class IndexService:
         )  # fmt: skip
 
     def add(
-        self, topic: str, uniq_key: str | None, keys: str | None, tags: str | None, offset: int, timestamp: int
+        self,
+        prefixes: tuple[int, int],
+        uniq_key: str | None,
+        keys: str | None,
+        tags: str | None,
+        offset: int,
+        timestamp: int,
     ) -> None:
-        """Take the keys of a message; they are in the file after `write_pending`. Hot."""
+        """Take the keys of a message, given its topic's `key_prefixes`; `write_pending` writes them. Hot."""
         pending = self._pending
-        prefix = prefix_hash(f"{topic}#")
         if uniq_key is not None:
-            pending.append((prefix, uniq_key, offset, timestamp))
+            pending.append((prefixes[0], uniq_key, offset, timestamp))
         if keys:
             for key in keys.split(" "):
                 if key:
-                    pending.append((prefix, key, offset, timestamp))
+                    pending.append((prefixes[0], key, offset, timestamp))
         if tags:
-            pending.append((prefix_hash(f"{topic}#{TAG_TYPE}#"), tags, offset, timestamp))
+            pending.append((prefixes[1], tags, offset, timestamp))
         if len(pending) >= MAX_PENDING_KEYS:
             self.write_pending()
 

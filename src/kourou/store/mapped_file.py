@@ -14,6 +14,7 @@ replaced, never changed, so that readers need no lock.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -126,7 +127,7 @@ class MappedFile:
         return True
 
     def select(self, position: int, size: int = -1) -> memoryview | None:
-        """A slice of what may be read: `size` bytes, or all from `position` on. None where it is not there."""
+        """A slice of what may be read: `size` bytes, or all from `position` on; None where it is not."""
         end = self.read_position if size < 0 else position + size
         if position < 0 or position > end or end > self.read_position or not self.available:
             return None
@@ -257,7 +258,7 @@ class MappedFileQueue:
             file.set_position(self.file_size)
             files.append(file)
         self.files = tuple(files)
-        for before, after in zip(files, files[1:], strict=False):
+        for before, after in itertools.pairwise(files):
             if after.base - before.base != self.file_size:
                 log.error("%s does not follow %s: a file between them is missing", after.path, before.path)
 
@@ -376,7 +377,7 @@ class MappedFileQueue:
             self.remove_files([self.files[-1]])
 
     def remove_files(self, files: Sequence[MappedFile]) -> int:
-        """Remove these files. Stops at the first that the disk refuses to remove, which stays first in line."""
+        """Remove these files, up to the first that the disk refuses to remove; how many went."""
         removed = 0
         for file in files:
             if self.writable and not file.destroy():
@@ -391,7 +392,9 @@ class MappedFileQueue:
         expired = []
         for file in self.files[:-1]:
             if file.available:
-                last = int.from_bytes(file.view[self.file_size - unit_size : self.file_size - unit_size + 8], "big")
+                last = int.from_bytes(
+                    file.view[self.file_size - unit_size : self.file_size - unit_size + 8], "big"
+                )
                 if last >= offset:
                     break
             expired.append(file)

@@ -1,12 +1,45 @@
-"""InnerMessage: a message on its way into the store, with what the broker knows of it."""
+"""Put: how a message gets into the log (CommitLog.asyncPutMessage, MessageExtEncoder).
+
+InnerMessage is a message with what the broker knows of it; MessagePutter checks it, gives it its queue
+offset and appends its record, and where records may be seen at once its queue entry and its keys.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from zlib import crc32
 
+from kourou.errors import BadMessageError, CorruptRecordError, DiskFullError, KourouError
 from kourou.message import properties as names
 from kourou.message import sysflag
-from kourou.message.properties import decode_properties, encode_properties
+from kourou.message.batch import iter_batch
+from kourou.message.codec import (
+    HEADER_SIZES,
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTY_CRC_LENGTH,
+    encode_into,
+    property_crc,
+    topic_field,
+)
+from kourou.message.properties import decode_properties, encode_properties, tags_code
+from kourou.store.batch_consume_queue import BatchConsumeQueue
+from kourou.store.commit_log import END_FILE_MIN_BLANK, MAX_PROPERTIES, MAX_RECORD_OVERHEAD, CommitLog
+from kourou.store.config import MessageStoreConfig
+from kourou.store.consume_queue import ConsumeQueue
+from kourou.store.disk import Clock
+from kourou.store.dispatch import SCHEDULE_TOPIC, Dispatcher, DispatchRequest
+from kourou.store.index_file import IndexService, key_prefixes
+from kourou.store.queue_store import LMQ_SEPARATOR, AnyQueue, ConsumeQueueStore, is_lmq
+from kourou.store.service import Inbox
+from kourou.store.stats import StoreStats, TopicPuts
+from kourou.store.status import PutMessageResult, PutMessageStatus
+
+log = logging.getLogger(__name__)
+
+PUT_OK = PutMessageStatus.PUT_OK
+MAX_TOPIC_BYTES = 0x7FFF
 
 LOCAL_HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x00"  # 127.0.0.1:0
 
@@ -97,3 +130,322 @@ class InnerMessage:
     def wait_store_msg_ok(self) -> bool:
         """Whether the sender waits for disk and slaves where the broker is set so."""
         return self.properties.get(names.WAIT_STORE_MSG_OK, "true").lower() == "true"
+
+
+class _Topic:
+    """What a put needs of its topic, looked up once."""
+
+    __slots__ = ("field", "key_prefixes", "magic", "overhead", "puts")
+
+    def __init__(self, name: str, puts: TopicPuts) -> None:
+        encoded = name.encode()
+        if len(encoded) > MAX_TOPIC_BYTES:
+            raise BadMessageError(f"topic of {len(encoded)} bytes, {MAX_TOPIC_BYTES} allowed")
+        self.magic = MAGIC_V2 if len(encoded) > 127 else MAGIC_V1
+        self.field = topic_field(encoded, self.magic)
+        self.overhead = len(self.field) + 2
+        self.key_prefixes = key_prefixes(name)
+        self.puts = puts
+
+
+class MessagePutter:
+    """Appends messages. One thread calls it."""
+
+    def __init__(
+        self,
+        config: MessageStoreConfig,
+        clock: Clock,
+        commit_log: CommitLog,
+        queues: ConsumeQueueStore,
+        index: IndexService,
+        dispatcher: Dispatcher,
+        stats: StoreStats,
+        inbox: Inbox,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.commit_log = commit_log
+        self.queues = queues
+        self.index = index
+        self.dispatcher = dispatcher
+        self.stats = stats
+        self._inbox = inbox
+        self._topics: dict[str, _Topic] = {}
+        self._at_once = dispatcher.at_once
+        self._indexing = config.message_index_enable
+        self._max_record = min(
+            config.max_message_size + MAX_RECORD_OVERHEAD,
+            config.mapped_file_size_commit_log - END_FILE_MIN_BLANK,
+        )
+        self._crc_room = PROPERTY_CRC_LENGTH if config.enabled_append_prop_crc else 0
+        self.refusal: str | None = "the store is not started"  # why no message is taken now
+
+    def put_message(self, message: InnerMessage) -> PutMessageResult:
+        """Append one message. Hot: some six microseconds with its queue entry and its keys."""
+        if self._inbox:
+            self._inbox.drain()
+        if self.refusal is not None:
+            return self._refuse(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.refusal)
+        topic_name = message.topic
+        queue_id = message.queue_id
+        try:
+            topic = self._topics[topic_name]
+            queue = self.queues.table[topic_name][queue_id]
+        except KeyError:
+            try:
+                topic, queue = self._first_use(topic_name, queue_id)
+            except BadMessageError as unusable:
+                return self._refuse(PutMessageStatus.MESSAGE_ILLEGAL, str(unusable))
+        properties = message.properties
+        sys_flag = message.sys_flag
+        # Inner batches and light queues are told by flag or by the names INNER_NUM, INNER_MULTI_DISPATCH.
+        special = (
+            queue.__class__ is not ConsumeQueue or "INNER_" in message.properties_raw or queue.ext is not None
+        )
+        if special or sys_flag & sysflag.INNER_BATCH:
+            refused = self._prepare_special(message, queue)
+            if refused is not None:
+                return refused
+        body = message.body
+        raw = message.properties_raw.encode()
+        if self._crc_room:
+            raw = self._with_crc_room(message)
+        body_length = len(body)
+        size = HEADER_SIZES[sys_flag >> 4 & 3] + body_length + topic.overhead + len(raw)
+        if body_length > self.config.max_message_size or size > self._max_record:
+            return self._refuse(
+                PutMessageStatus.MESSAGE_ILLEGAL,
+                f"body of {body_length} bytes (record of {size}) does not fit"
+                f" maxMessageSize={self.config.max_message_size}",
+            )
+        if len(raw) > MAX_PROPERTIES:
+            return self._refuse(
+                PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
+                f"properties of {len(raw)} bytes, {MAX_PROPERTIES} allowed",
+            )
+        visible = not sys_flag & sysflag.TRANSACTION_PREPARED  # 4 prepared, 12 rollback: neither is
+        queue_offset = queue.next_offset if visible else 0
+        timestamp = self.clock.now_ms()
+        try:
+            file = self.commit_log.room_for(size)
+        except (OSError, KourouError) as error:
+            return self._refuse_after(error)
+        at = file.wrote
+        offset = file.base + at
+        encode_into(
+            file.write_view, at, size, topic.magic, crc32(body) & 0x7FFFFFFF, queue_id, message.flag,
+            queue_offset, offset, sys_flag, message.born_timestamp, message.born_host, timestamp,
+            message.store_host, message.reconsume_times, message.prepared_transaction_offset, body,
+            topic.field, raw,
+        )  # fmt: skip
+        if self._crc_room:
+            self._write_crc(file.write_view[at : at + size])
+        file.wrote = at + size
+        file.store_timestamp = timestamp
+        tags = properties.get(names.TAGS)
+        code = tags_code(tags)
+        if topic_name == SCHEDULE_TOPIC:
+            code = self._deliver_time(properties, timestamp, code)
+        count = 1
+        if special or not self._at_once:
+            request = DispatchRequest(
+                topic_name, queue_id, offset, size, code, timestamp, queue_offset, sys_flag, properties
+            )
+            count = max(request.batch_count, 1)
+            failure = self.dispatcher.appended(request)
+            if failure is not None:
+                self.commit_log.take_back(file, at)
+                return self._refuse_after(failure)
+            if visible:
+                queue.next_offset = queue_offset + count
+                self._advance_lmq(properties)
+        else:
+            if visible:
+                try:
+                    queue.put(offset, size, code, queue_offset)  # type: ignore[union-attr]  # special otherwise
+                except (OSError, KourouError) as error:
+                    self.commit_log.take_back(file, at)
+                    return self._refuse_after(error)
+                queue.next_offset = queue_offset + 1
+                checkpoint = self.dispatcher.checkpoint
+                checkpoint.dispatched_msg_timestamp = timestamp
+                checkpoint.dispatched_physical_offset = offset
+            self.dispatcher.dispatched_offset = offset + size
+            if self._indexing and sys_flag & sysflag.TRANSACTION_MASK != sysflag.TRANSACTION_ROLLBACK:
+                self.index.add(
+                    topic.key_prefixes, properties.get(names.UNIQ_KEY), properties.get(names.KEYS), tags,
+                    offset, timestamp,
+                )  # fmt: skip
+            if visible and self.dispatcher.on_arrive is not None:
+                self.dispatcher.on_arrive(topic_name, queue_id, queue_offset + 1, code, timestamp, properties)
+        topic.puts.count += count
+        topic.puts.size_bytes += size
+        if self._at_once:
+            self.stats.put_distribution[0] += 1
+        return PutMessageResult(PUT_OK, offset, size, queue_offset, timestamp, count)
+
+    def put_messages(self, batch: InnerMessage) -> PutMessageResult:
+        """Append the messages of a batch body, one record each, one behind the other in one file."""
+        if self._inbox:
+            self._inbox.drain()
+        if self.refusal is not None:
+            return self._refuse(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.refusal)
+        illegal = PutMessageStatus.MESSAGE_ILLEGAL
+        sys_flag = batch.sys_flag
+        if sys_flag & sysflag.TRANSACTION_MASK:
+            return self._refuse(illegal, "a batch cannot be part of a transaction")
+        if int(batch.properties.get(names.DELAY_TIME_LEVEL, "0")) > 0:
+            return self._refuse(illegal, "a batch cannot be delayed")
+        if len(batch.body) > self.config.max_message_size:
+            return self._refuse(
+                illegal,
+                f"body of {len(batch.body)} bytes does not fit maxMessageSize={self.config.max_message_size}",
+            )
+        topic_name, queue_id = batch.topic, batch.queue_id
+        try:
+            topic, queue = self._first_use(topic_name, queue_id)
+        except BadMessageError as unusable:
+            return self._refuse(illegal, str(unusable))
+        if isinstance(queue, BatchConsumeQueue):
+            return self._refuse(illegal, f"{topic_name} is a BatchCQ topic: it takes inner batches only")
+        header = HEADER_SIZES[sys_flag >> 4 & 3] + topic.overhead
+        parts: list[tuple[int, int, memoryview, bytes]] = []  # size, flag, body, properties
+        try:
+            for flag, body, raw_view in iter_batch(batch.body):
+                raw = bytes(raw_view)
+                if self._crc_room:
+                    raw += bytes(self._crc_room) if raw.endswith(b"\x02") else b"\x02" + bytes(self._crc_room)
+                if len(raw) > MAX_PROPERTIES:
+                    return self._refuse(
+                        PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, f"properties of {len(raw)} bytes"
+                    )
+                parts.append((header + len(body) + len(raw), flag, body, raw))
+        except CorruptRecordError as error:
+            return self._refuse(illegal, str(error))
+        total = sum(part[0] for part in parts)
+        if not parts or total > self.commit_log.file_size - END_FILE_MIN_BLANK:
+            return self._refuse(
+                illegal, "the batch is empty" if not parts else "the batch does not fit a log file"
+            )
+        timestamp = self.clock.now_ms()
+        first = queue_offset = queue.next_offset
+        offsets: list[int] = []
+        try:
+            file = self.commit_log.room_for(total)
+        except (OSError, KourouError) as error:
+            return self._refuse_after(error)
+        start = at = file.wrote
+        view, base = file.write_view, file.base
+        requests = []
+        for size, flag, body, raw in parts:
+            offset = base + at
+            encode_into(
+                view, at, size, topic.magic, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, offset,
+                sys_flag, batch.born_timestamp, batch.born_host, timestamp, batch.store_host,
+                batch.reconsume_times, 0, body, topic.field, raw,
+            )  # fmt: skip
+            if self._crc_room:
+                self._write_crc(view[at : at + size])
+            properties = decode_properties(str(raw, "utf-8", "replace"))
+            code = tags_code(properties.get(names.TAGS))
+            requests.append(
+                DispatchRequest(
+                    topic_name, queue_id, offset, size, code, timestamp, queue_offset, sys_flag, properties
+                )
+            )
+            offsets.append(offset)
+            at += size
+            queue_offset += 1
+        file.wrote = at
+        file.store_timestamp = timestamp
+        for number, request in enumerate(requests):
+            failure = self.dispatcher.appended(request)
+            if failure is not None and number == 0:
+                self.commit_log.take_back(file, start)
+                return self._refuse_after(failure)
+            if failure is not None:
+                # Its first messages are in their queue: the rest gets there by `reput`, when it can.
+                self.refusal = str(failure)
+                break
+        queue.next_offset = queue_offset
+        topic.puts.count += len(parts)
+        topic.puts.size_bytes += total
+        if self._at_once:
+            self.stats.put_distribution[0] += 1
+        return PutMessageResult(PUT_OK, offsets[0], total, first, timestamp, len(parts), "", offsets)
+
+    def _first_use(self, topic_name: str, queue_id: int) -> tuple[_Topic, AnyQueue]:
+        queue = self.queues.get_or_create(topic_name, queue_id)
+        topic = self._topics.get(topic_name)
+        if topic is None:
+            topic = self._topics[topic_name] = _Topic(topic_name, self.stats.topic(topic_name))
+        return topic, queue
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted."""
+        self._topics.pop(topic, None)
+        self.stats.topics.pop(topic, None)
+
+    def _with_crc_room(self, message: InnerMessage) -> bytes:
+        if names.CRC32 in message.properties:
+            message.properties.pop(names.CRC32)
+            message.properties_raw = encode_properties(message.properties)
+        raw = message.properties_raw.encode()
+        if raw and not raw.endswith(b"\x02"):
+            raw += b"\x02"
+        return raw + bytes(self._crc_room)
+
+    def _write_crc(self, record: memoryview) -> None:
+        record[-PROPERTY_CRC_LENGTH:] = property_crc(record[:-PROPERTY_CRC_LENGTH])
+
+    def _prepare_special(self, message: InnerMessage, queue: AnyQueue) -> PutMessageResult | None:
+        """Inner batches and light queues: their offsets are properties of the record."""
+        inner = message.sys_flag & sysflag.INNER_BATCH
+        if inner and not isinstance(queue, BatchConsumeQueue):
+            return self._refuse(
+                PutMessageStatus.MESSAGE_ILLEGAL, "an inner batch needs a topic with queue.type=BatchCQ"
+            )
+        if names.INNER_NUM in message.properties and not inner:
+            return self._refuse(
+                PutMessageStatus.MESSAGE_ILLEGAL, f"{names.INNER_NUM} is for inner batches only"
+            )
+        if inner:
+            message.set_property(names.INNER_BASE, str(queue.next_offset))
+            if names.INNER_NUM not in message.properties:
+                message.set_property(names.INNER_NUM, "1")
+        if names.INNER_MULTI_DISPATCH in message.properties and self.config.enable_lmq:
+            light = message.properties[names.INNER_MULTI_DISPATCH].split(LMQ_SEPARATOR)
+            new = sum(is_lmq(name) and self.queues.get(name, 0) is None for name in light)
+            if new and self.queues.lmq_count + new > self.config.max_lmq_consume_queue_num:
+                return self._refuse(
+                    PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
+                    f"more than maxLmqConsumeQueueNum={self.config.max_lmq_consume_queue_num} light queues",
+                )
+            offsets = [
+                str(self.queues.get_or_create(name, 0).next_offset) if is_lmq(name) else "" for name in light
+            ]
+            message.set_property(names.INNER_MULTI_QUEUE_OFFSET, LMQ_SEPARATOR.join(offsets))
+        return None
+
+    def _advance_lmq(self, properties: dict[str, str]) -> None:
+        if self.config.enable_lmq:
+            for name in properties.get(names.INNER_MULTI_DISPATCH, "").split(LMQ_SEPARATOR):
+                if is_lmq(name):
+                    self.queues.get_or_create(name, 0).next_offset += 1
+
+    def _deliver_time(self, properties: dict[str, str], timestamp: int, code: int) -> int:
+        level = properties.get(names.DELAY_TIME_LEVEL, "")
+        if not level.isdecimal() or int(level) == 0:
+            return code
+        delays = self.dispatcher.delay_levels
+        return timestamp + delays[min(int(level), len(delays)) - 1]
+
+    def _refuse(self, status: PutMessageStatus, reason: str) -> PutMessageResult:
+        self.stats.put_failed += 1
+        return PutMessageResult(status, reason=reason)
+
+    def _refuse_after(self, error: Exception) -> PutMessageResult:
+        log.error("message not stored: %s", error)
+        if isinstance(error, DiskFullError):
+            return self._refuse(PutMessageStatus.SERVICE_NOT_AVAILABLE, str(error))
+        return self._refuse(PutMessageStatus.CREATE_MAPPED_FILE_FAILED, str(error))

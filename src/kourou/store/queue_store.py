@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator
 
 import orjson
 
+from kourou.errors import BadMessageError
 from kourou.message import properties as names
 from kourou.store.batch_consume_queue import BatchConsumeQueue
 from kourou.store.config import MessageStoreConfig
@@ -76,15 +76,18 @@ class ConsumeQueueStore:
 
     def get_or_create(self, topic: str, queue_id: int) -> AnyQueue:
         """A queue; an empty one where there was none. Nothing is written for it yet. Hot."""
-        queues = self.table.get(topic)
-        if queues is None:
-            queues = self.table[topic] = {}
-        queue = queues.get(queue_id)
+        queue = self.get(topic, queue_id)
         if queue is None:
-            queue = queues[queue_id] = self._new(topic, queue_id, batch=self.is_batch_topic(topic))
+            queue = self._new(topic, queue_id, batch=self.is_batch_topic(topic))
+            self.table.setdefault(topic, {})[queue_id] = queue
         return queue
 
     def _new(self, topic: str, queue_id: int, *, batch: bool) -> AnyQueue:
+        # Both become names of directories, and a topic comes from whoever sends.
+        if "/" in topic or "\0" in topic or topic in ("", ".", ".."):
+            raise BadMessageError(f"{topic!r} cannot be a topic")
+        if queue_id < 0:
+            raise BadMessageError(f"queue id {queue_id} is negative")
         kind = BatchConsumeQueue if batch else ConsumeQueue
         return kind(self._disk, self._root, topic, queue_id, self._config, writable=self._writable)
 
@@ -97,7 +100,11 @@ class ConsumeQueueStore:
 
     def dispatch(self, request: DispatchRequest) -> None:
         """Give a record its entry in its queue, and in the light queues it names."""
-        queue = self.get_or_create(request.topic, request.queue_id)
+        try:
+            queue = self.get_or_create(request.topic, request.queue_id)
+        except BadMessageError as error:
+            log.error("record at %d has no queue: %s", request.physical_offset, error)
+            return
         if isinstance(queue, BatchConsumeQueue):
             if request.batch_base < 0:
                 log.error("%s: record at %d is no inner batch", queue, request.physical_offset)
@@ -118,7 +125,11 @@ class ConsumeQueueStore:
     def _dispatch_lmq(self, request: DispatchRequest) -> None:
         topic = request.topic
         offsets = request.properties.get(names.INNER_MULTI_QUEUE_OFFSET)
-        if offsets is None or topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)) or topic == "SCHEDULE_TOPIC_XXXX":
+        if (
+            offsets is None
+            or topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX))
+            or topic == "SCHEDULE_TOPIC_XXXX"
+        ):
             return
         queue_names = request.properties[names.INNER_MULTI_DISPATCH].split(LMQ_SEPARATOR)
         queue_offsets = offsets.split(LMQ_SEPARATOR)
@@ -127,7 +138,7 @@ class ConsumeQueueStore:
                       len(queue_names), len(queue_offsets))  # fmt: skip
             return
         for name, offset in zip(queue_names, queue_offsets, strict=True):
-            if os.sep in name or not offset.isdecimal():
+            if "/" in name or not name or not offset.isdecimal():
                 continue
             queue_id = 0 if self._config.enable_lmq and is_lmq(name) else request.queue_id
             queue = self.get_or_create(name, queue_id)
@@ -246,5 +257,3 @@ def _batch_topics(disk: Disk, root: str) -> set[str]:
         for topic, config in table.items()
         if "BatchCQ" in ((config or {}).get("attributes") or {}).values()
     }
-
-

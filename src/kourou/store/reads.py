@@ -1,4 +1,4 @@
-"""Reads of a MessageStore: a pull's records, messages by key, estimates (DefaultMessageStore.getMessage …)."""
+"""Reads: the records of a pull, messages by key, estimates (DefaultMessageStore.getMessage and others)."""
 
 from __future__ import annotations
 
@@ -264,7 +264,9 @@ def _has_key(message: StoredMessage, topic: str, key: str, index_type: str | Non
         return False
     if index_type == TAG_TYPE:
         return properties.get(names.TAGS) == key
-    return properties.get(names.UNIQ_KEY) == key or key in properties.get(names.KEYS, "").split(names.KEY_SEPARATOR)
+    return properties.get(names.UNIQ_KEY) == key or key in properties.get(names.KEYS, "").split(
+        names.KEY_SEPARATOR
+    )
 
 
 def estimate_message_count(
@@ -277,12 +279,11 @@ def estimate_message_count(
     start, end = max(start, queue.min_offset), min(end, queue.max_offset)
     if start >= end:
         return 0
-    matched = raw = scanned = 0
-    for entry in queue.iterate(start):
+    matched = raw = 0
+    for scanned, entry in enumerate(queue.iterate(start), 1):
         if entry.queue_offset >= end:
             return matched
         raw += entry.batch_num
-        scanned += 1
         if message_filter.matches_queue(entry.tags_code, entry.ext):
             matched += entry.batch_num
         if scanned >= store.config.max_consume_queue_scan or matched > store.config.sample_count_threshold:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kourou.message import properties as names
 from kourou.store.batch_consume_queue import BatchConsumeQueue
 from kourou.store.dispatch import DispatchRequest, NotARecord, check_record
 from kourou.store.mapped_file import MappedFile
@@ -48,10 +47,13 @@ class RecoveryReport:
         """Say it."""
         log.info(
             "recovered after a %s: %d records checked from %d, log ends at %d (%s)",
-            "clean stop" if self.clean else "crash", self.records, self.start_offset, self.end_offset, self.reason,
+            "clean stop" if self.clean else "crash",
+            self.records, self.start_offset, self.end_offset, self.reason,
         )  # fmt: skip
         if self.cut_bytes:
-            log.warning("cut %d bytes at %d; kept in %s", self.cut_bytes, self.end_offset, ", ".join(self.kept))
+            log.warning(
+                "cut %d bytes at %d; kept in %s", self.cut_bytes, self.end_offset, ", ".join(self.kept)
+            )
         for queue, count in self.dropped_queue_entries.items():
             log.warning("dropped %d entries of queue %s that pointed behind the log", count, queue)
         for path in self.dropped_index_files:
@@ -93,7 +95,7 @@ def _recover_log(store: MessageStore, report: RecoveryReport) -> None:
         end, reason = file.base, ""
         for request in scan.records(file):
             if not report.clean or request.physical_offset >= undispatched:
-                _dispatch(store, request)
+                store.dispatcher.dispatch(request)
             last_valid = request.physical_offset
             report.records += 1
         end, reason, rolled = file.base + scan.position, scan.reason, scan.rolled
@@ -115,14 +117,14 @@ class _Scan:
     def __init__(self, store: MessageStore) -> None:
         self._check_crc = store.config.check_crc_on_recover
         self._verify_property_crc = store.config.force_verify_prop_crc
-        self._delay_levels = store.delay_levels
+        self._delay_levels = store.dispatcher.delay_levels
         self._topics: dict[bytes, str] = {}
         self.position = 0
         self.reason = ""
         self.rolled = False  # the file ended with a blank: the log goes on in the next
 
     def records(self, file: MappedFile) -> Iterator[DispatchRequest]:
-        """The records from the file's begin; afterwards `position`, `reason` and `rolled` say how it ended."""
+        """The records from the file's begin; then `position`, `reason` and `rolled` say how it ended."""
         view, size, base = file.view, file.size, file.base
         position = 0
         self.rolled = False
@@ -153,13 +155,13 @@ def _first_file(store: MessageStore, clean: bool, reached: int) -> int:
             return number
         first = check_record(
             files[number].view, 0, files[number].size, check_crc=config.check_crc_on_recover,
-            verify_property_crc=config.force_verify_prop_crc, delay_levels=store.delay_levels,
+            verify_property_crc=config.force_verify_prop_crc, delay_levels=store.dispatcher.delay_levels,
         )  # fmt: skip
         if not isinstance(first, DispatchRequest) or first.store_timestamp == 0:
             continue
-        if config.message_index_safe and config.message_index_enable:
-            if first.store_timestamp > checkpoint.index_msg_timestamp:
-                continue
+        index_safe = config.message_index_safe and config.message_index_enable
+        if index_safe and first.store_timestamp > checkpoint.index_msg_timestamp:
+            continue
         if clean:
             known = first.physical_offset <= reached
         elif checkpoint.logics_physical_offset > 0:
@@ -169,26 +171,6 @@ def _first_file(store: MessageStore, clean: bool, reached: int) -> int:
         if known:
             return number
     return 0
-
-
-def _dispatch(store: MessageStore, request: DispatchRequest) -> None:
-    if request.in_queue:
-        store.queues.dispatch(request)
-        store.checkpoint.dispatched_msg_timestamp = request.store_timestamp
-        store.checkpoint.dispatched_physical_offset = request.physical_offset
-    _index(store, request)
-
-
-def _index(store: MessageStore, request: DispatchRequest) -> None:
-    if not (request.in_index and store.config.message_index_enable):
-        return
-    if request.physical_offset < store.index.end_offset:
-        return
-    properties = request.properties
-    store.index.add(
-        request.topic, properties.get(names.UNIQ_KEY), properties.get(names.KEYS), properties.get(names.TAGS),
-        request.physical_offset, request.store_timestamp,
-    )  # fmt: skip
 
 
 def _index_before(store: MessageStore, start_offset: int) -> None:
@@ -202,7 +184,7 @@ def _index_before(store: MessageStore, start_offset: int) -> None:
             continue
         for request in scan.records(file):
             if request.physical_offset >= covered:
-                _index(store, request)
+                store.dispatcher.index(request)
 
 
 def _cut(store: MessageStore, end: int, report: RecoveryReport) -> None:
@@ -219,7 +201,7 @@ def _cut(store: MessageStore, end: int, report: RecoveryReport) -> None:
             store.disk.write(kept, bytes(file.view[start:dirty]))
             report.kept.append(kept)
             report.cut_bytes += dirty - start
-            if file.base < end or start == 0 and file.base == end:
+            if file.base < end or (start == 0 and file.base == end):
                 for at in range(start, dirty, _CHUNK):
                     file.view[at : min(at + _CHUNK, dirty)] = bytes(min(_CHUNK, dirty - at))
                 file.mapping.sync()

@@ -2,11 +2,11 @@
 
 Every `cleanResourceInterval` (DefaultMessageStore.CleanCommitLogService, CleanConsumeQueueService):
 
-| when | what goes |
-|---|---|
-| hour of `deleteWhen`, or disk above `diskMaxUsedSpaceRatio`, or asked by hand | files untouched for `fileReservedTime` hours |
-| disk above `diskSpaceCleanForciblyRatio` | the oldest files, whatever their age (`cleanFileForciblyEnable`) |
-| disk above `diskSpaceWarningLevelRatio` | the same, and no message is taken until there is room again |
+- In the hour of `deleteWhen`, with the disk above `diskMaxUsedSpaceRatio`, or asked by hand: files untouched
+  for `fileReservedTime` hours.
+- With the disk above `diskSpaceCleanForciblyRatio`: the oldest files, whatever their age
+  (`cleanFileForciblyEnable`).
+- With the disk above `diskSpaceWarningLevelRatio`: the same, and no message is taken until there is room.
 
 At most `deleteFileBatchMax` files a round, never the last one.
 """
@@ -62,7 +62,9 @@ class Retention:
         forcibly_at = min(max(config.disk_space_clean_forcibly_ratio / 100, 0.30), 0.85)
         full_at = min(max(config.disk_space_warning_level_ratio / 100, 0.35), 0.90)
         ratios = {path: store.disk.used_ratio(path) for path in config.commit_log_directories}
-        store.commit_log.files.full_directories = {path for path, ratio in ratios.items() if ratio > forcibly_at}
+        store.commit_log.files.full_directories = {
+            path for path, ratio in ratios.items() if ratio > forcibly_at
+        }
         # The emptiest of several log disks still takes messages; the queues have only theirs.
         ratio = max(min(ratios.values()), store.disk.used_ratio(store.root))
         return DiskState(

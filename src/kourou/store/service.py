@@ -24,7 +24,7 @@ class ServiceThread:
         self._run_once = run_once
         self._interval = interval_ms / 1000
         self._wake = threading.Event()
-        self._stopped = False
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -37,16 +37,16 @@ class ServiceThread:
 
     def stop(self) -> None:
         """Stop after the run that is under way."""
-        self._stopped = True
+        self._stop.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopped:
+        while True:
             self._wake.wait(self._interval)
             self._wake.clear()
-            if self._stopped:
+            if self._stop.is_set():
                 return
             try:
                 self._run_once()

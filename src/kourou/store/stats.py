@@ -107,7 +107,11 @@ class StoreStats:
         """Note the totals; once a second."""
         self._samples.append(
             Snapshot(
-                self._clock.now_ms(), self.put_times_total, self.get_found, self.get_missed, self.get_transferred
+                self._clock.now_ms(),
+                self.put_times_total,
+                self.get_found,
+                self.get_missed,
+                self.get_transferred,
             )
         )
 
@@ -140,7 +144,8 @@ class StoreStats:
             "putMessageFailedTimes": str(self.put_failed),
             "putMessageSizeTotal": str(self.put_size_total),
             "putMessageDistributeTime": " ".join(
-                f"{name}:{count}" for name, count in zip(DISTRIBUTION_NAMES, self.put_distribution, strict=True)
+                f"{name}:{count}"
+                for name, count in zip(DISTRIBUTION_NAMES, self.put_distribution, strict=True)
             ),
             "putMessageAverageSize": str(self.put_size_total / total),
             "putLatency99": f"{self.put_time_percentile(0.99):.2f}",
