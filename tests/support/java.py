@@ -73,6 +73,16 @@ class Java:
             stdout = self._run("StoreDump", *arguments, scratch=scratch, accepted=(0, 1))
         return Verdict(**json.loads(stdout.splitlines()[-1]))
 
+    def store_write(self, store: Path, config: Mapping[str, Any], topic: str, count: int) -> list[list[int]]:
+        """Has Java open `store` in place, append messages and close it; [physicalOffset, queueId,
+        queueOffset] of each."""
+        sizes = [str(config[key]) for key in SIZE_OPTIONS]
+        with tempfile.TemporaryDirectory(prefix="kourou-java-") as scratch:
+            stdout = self._run("StoreWrite", store, *sizes, topic, str(count), scratch=scratch)
+        lines = stdout.splitlines()
+        assert lines[-1] == "closed"
+        return [[int(number) for number in line.split()[1:]] for line in lines if line.startswith("put ")]
+
     def _run(
         self, program: str, *arguments: str | Path, scratch: str, accepted: tuple[int, ...] = (0,)
     ) -> str:

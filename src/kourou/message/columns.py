@@ -11,7 +11,7 @@ for, and no other, is made for all rows at once:
 - fixed fields: one pass over the gathered headers, which turns them into the machine's byte order;
 - bodies: an array of views into the log buffer, 16 bytes each, that Arrow casts to plain binary. That
   is the only copy of a body;
-- properties: copied the same way into one blob, cut apart by `scan.Properties`;
+- properties: copied the same way into one blob, cut apart by `Properties`;
 - topics, tags, keys and other short texts: taken by Arrow out of an array whose items are, in turn, a
   text and the gap up to the next;
 - addresses: each distinct one is formatted once.
@@ -38,6 +38,7 @@ from kourou.message.codec import Buffer as PlainBuffer
 from kourou.message.compression import CompressionType
 from kourou.message.compression import decompress as decompress_body
 from kourou.message.host import format_host
+from kourou.message.property_scan import Properties
 from kourou.message.scan import Buffer, Bytes, Integers, Mask, Records, Stop
 
 Where = Callable[[NDArray[np.void]], Mask]
@@ -93,9 +94,11 @@ class ColumnBatch(NamedTuple):
 
 
 def schema(columns: Sequence[str] | None = None) -> Any:
-    """The Arrow schema of these columns, of all in SCHEMA where none are named."""
+    """The Arrow schema of these columns; all of SCHEMA by default."""
     if columns is None:
         return SCHEMA
+    if not columns:
+        raise ValueError("name at least one column")
     return pa.schema([_field(name) for name in columns])
 
 
@@ -179,15 +182,14 @@ def iter_columns(
 
 
 def decode_rows(
-    records: Sequence[PlainBuffer], *, columns: Sequence[str] | None = None, **options: Any
+    records: Sequence[PlainBuffer], *, columns: Sequence[str] | None = None, decompress: bool = False
 ) -> Any:
     """A batch of records that do not lie side by side, as a read of a queue gives them.
 
-    They are joined first, so bodies are copied once more than in `read_columns`, whose options it takes.
-    CorruptRecordError tells of one that does not decode.
+    They are joined first, so a body is copied once more than by `read_columns`. CorruptRecordError
+    tells of a record that does not decode.
     """
-    joined = b"".join(records)
-    batch, stop = read_columns(joined, columns=columns, **options)
+    batch, stop = read_columns(b"".join(records), columns=columns, decompress=decompress)
     if stop.reason != scan.END:
         raise CorruptRecordError(f"{stop.reason}: {stop.detail}" if stop.detail else stop.reason)
     return batch
@@ -226,38 +228,35 @@ class _Reader:
 
     def make_batch(self, records: Records, max_bytes: int) -> Any:
         """The first of these rows, as many as max_bytes of decompressed bodies allow, but at least one."""
+        if len(records) == 0:
+            return pa.RecordBatch.from_pylist([], self._schema)
+        span = int(records.positions[-1] + records.sizes[-1] - records.positions[0])
+        if span > MAX_COLUMN_BYTES:
+            raise ValueError("one batch cannot span more than 2 GiB of the log: use iter_columns")
         sent_bodies: dict[int, bytes] = {}
         if self._decompress:
-            sent_bodies, count = self._decompress_bodies(records, max_bytes)
+            sent_bodies, count = self._decompress_bodies(records, min(max_bytes, MAX_COLUMN_BYTES - span))
             records = records[:count]
-        if len(records) == 0:
-            return pa.RecordBatch.from_arrays(
-                [pa.array([], f.type) for f in self._schema], schema=self._schema
-            )
-        first, end = int(records.positions[0]), int(records.positions[-1] + records.sizes[-1])
-        if end - first > MAX_COLUMN_BYTES:
-            raise ValueError("one batch cannot span more than 2 GiB of the log: use iter_columns")
         rows = _Rows(scan.as_array(self._view), records, sent_bodies)
-        return pa.RecordBatch.from_arrays(
-            [rows.column(name) for name in self._schema.names], schema=self._schema
-        )
+        arrays = [rows.column(name) for name in self._schema.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _decompress_bodies(self, records: Records, max_bytes: int) -> tuple[dict[int, bytes], int]:
-        """The bodies of compressed rows, and the row before which max_bytes of them were reached."""
+        """The bodies of compressed rows, and how many rows there are before max_bytes are exceeded."""
         bodies: dict[int, bytes] = {}
-        total = 0
         sys_flags = records.header["sys_flag"]
         for row in np.flatnonzero(sys_flags & sysflag.COMPRESSED).tolist():
-            if total >= max_bytes:
-                return bodies, row
             start = int(records.body_start[row])
             stored = self._view[start : start + int(records.body_length[row])]
             try:
-                bodies[row] = decompress_body(stored, CompressionType.of_sys_flag(int(sys_flags[row])))
+                body = decompress_body(stored, CompressionType.of_sys_flag(int(sys_flags[row])))
             except CorruptRecordError as error:
                 physical_offset = records.header["physical_offset"][row]
                 raise CorruptRecordError(f"record at physical offset {physical_offset}: {error}") from error
-            total += len(bodies[row])
+            max_bytes -= len(body)
+            if max_bytes < 0 and row > 0:
+                return bodies, row
+            bodies[row] = body
         return bodies, len(records)
 
 
@@ -328,25 +327,22 @@ class _Rows:
         return _unchecked_string(_take_texts(self._cut_properties.blob, starts, lengths, rows, count))
 
     @cached_property
-    def _cut_properties(self) -> scan.Properties:
-        """All property strings, copied into one blob of the form that scan.Properties asks for."""
+    def _cut_properties(self) -> Properties:
+        """All property strings, copied into one blob of the form that Properties asks for."""
         records = self._records
         count = len(records)
         # Each with the byte before it, which becomes the separator, and one more row for the tail.
         starts = np.append(records.properties_start - 1, records.properties_start[:1])
         lengths = np.append(records.properties_length + 1, 0)
         strings = _binary(self._data, starts, lengths, {count: _TAIL_OF_PROPERTIES})
-        row_starts = np.frombuffer(strings.buffers()[1], np.int32)[:count].astype(np.int64)
-        blob = np.frombuffer(strings.buffers()[2], np.uint8)
-        blob[row_starts] = 2  # nobody else has seen this buffer yet
-        if blob.max() >= 0x80 and not _is_utf8(strings):
-            texts = [str(string, "utf-8", "replace").encode() for string in strings.to_pylist()]
-            lengths = np.array([len(text) for text in texts[:count]])
-            blob, row_starts = np.frombuffer(b"".join(texts), np.uint8), np.cumsum(lengths) - lengths
-        return scan.Properties(blob, row_starts)
+        row_starts, blob = _offsets_and_data(strings)
+        blob[row_starts[:count]] = 2  # nobody else has seen this buffer yet
+        if blob.max() >= 0x80:
+            row_starts, blob = _offsets_and_data(_as_string(strings))
+        return Properties(blob, row_starts[:count].astype(np.int64))
 
 
-_TAIL_OF_PROPERTIES = b"\x02" + bytes(scan.Properties.PADDING)
+_TAIL_OF_PROPERTIES = b"\x02" + bytes(Properties.PADDING)
 
 # An item of a binary view array: up to 12 bytes stand in it, longer ones where it points to.
 _VIEW = np.dtype([("length", "<i4"), ("prefix", "<u4"), ("buffer", "<i4"), ("offset", "<i4")])
@@ -447,19 +443,17 @@ def _offset_message_ids(data: Bytes, records: Records) -> Any:
 
 
 def _as_string(array: Any) -> Any:
-    """A binary array as text, with U+FFFD for what is no UTF-8, as Python's and Java's decoders do it."""
-    if _is_utf8(array):
-        return _unchecked_string(array)
-    return pa.array([str(value, "utf-8", "replace") for value in array.to_pylist()], pa.string())
-
-
-def _is_utf8(array: Any) -> bool:
+    """A binary array as text, with U+FFFD for what is no UTF-8, as `codec.decode` does it."""
     try:
-        array.cast(pa.string())
+        return array.cast(pa.string())
     except pa.ArrowInvalid:
-        return False
-    return True
+        return pa.array([str(value, "utf-8", "replace") for value in array.to_pylist()], pa.string())
 
 
 def _unchecked_string(array: Any) -> Any:
     return pa.Array.from_buffers(pa.string(), len(array), array.buffers(), array.null_count, array.offset)
+
+
+def _offsets_and_data(array: Any) -> tuple[NDArray[np.int32], Bytes]:
+    _, offsets, data = array.buffers()
+    return np.frombuffer(offsets, np.int32), np.frombuffer(data, np.uint8)

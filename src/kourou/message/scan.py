@@ -1,16 +1,17 @@
-"""Many records at once, with numpy alone: where they lie, their fixed fields, their parts, their properties.
+"""Many records at once, with numpy alone: where they lie, their fixed fields, where their parts begin.
 
-What lives here: everything about a stretch of the log that can be said without copying a body. Turning
-it into Arrow arrays is the work of `columns`; the layout of a record is told in `codec`.
+What lives here: what can be said of a stretch of the log without copying a body. What does not: the
+layout of a record, which is told in `codec`; cutting property strings apart, in `property_scan`;
+Arrow arrays, in `columns`.
 
 The way of the data: `find_records` walks from size to size and gives the positions; `read_records`
 gathers the headers of all of them with one copy of 88 bytes each, computes from the lengths where
-body, topic and properties begin, and checks that these add up as `codec.decode` does; `Properties`
-cuts the property strings of all records apart. No step runs Python code per record, but for the walk
-over small inputs and for records that are damaged.
+body, topic and properties begin, and checks that these add up as `codec.decode` does. No step runs
+Python code per record, but for the walk over small inputs, the check of CRCs where it is asked for, and
+records that are damaged.
 
 A scan never raises because of what it reads: it stops, and `Stop` says where and why. To go on behind
-a damaged stretch, take the next start from `first_record`.
+a damaged place, start again at `first_record(buffer, stop.position + 1)`.
 """
 
 from __future__ import annotations
@@ -48,16 +49,13 @@ _MIN_RECORD_SIZE = _HEADER_SIZE + 3
 _MAGICS = (codec.MAGIC_V1, codec.MAGIC_V2)
 _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 
-# The walk costs 0.25 µs a record in a plain loop and 0.03 in lanes (see _walk_in_lanes), which pay only
+# The walk costs 0.25 µs a record in a plain loop and 0.06 in lanes (see _walk_in_lanes), which pay only
 # where there are many records and they are small. So the first stretch is walked to learn their size.
 _PROBE_BYTES = 64 * 1024
-_LANES_MIN_BYTES = 1024 * 1024
+_LANES_MIN_RECORDS = 8192
 _LANES_MAX_MEAN_SIZE = 4096
 _LANES_MIN = 64
 _LANE_SEARCH_BYTES = 16 * 1024
-
-# Names within a row are compared at once, each with each, in rows with at most so many properties.
-_MAX_COMPARED_AT_ONCE = 32
 
 _NONE = np.empty(0, np.int64)
 
@@ -91,12 +89,13 @@ def find_records(
     end = len(view) if end is None else min(end, len(view))
     walked: list[int] = []
     stop = _walk(view, start, min(end, start + _PROBE_BYTES), walked)
-    mean_size = (stop.position - start) // max(len(walked), 1)
-    if stop.reason == END and end - stop.position >= _LANES_MIN_BYTES and mean_size <= _LANES_MAX_MEAN_SIZE:
+    mean_size = max((stop.position - start) // max(len(walked), 1), _MIN_RECORD_SIZE)
+    if stop.reason != END:
+        positions = np.array(walked, np.int64)
+    elif mean_size <= _LANES_MAX_MEAN_SIZE and end - stop.position >= _LANES_MIN_RECORDS * mean_size:
         positions, stop = _walk_in_lanes(view, stop.position, end, mean_size, walked)
     else:
-        if stop.reason == END:
-            stop = _walk(view, stop.position, end, walked)
+        stop = _walk(view, stop.position, end, walked)
         positions = np.array(walked, np.int64)
     sizes = np.diff(positions, append=stop.position)
     found = Found(positions, sizes, stop)
@@ -121,7 +120,7 @@ def first_record(
 
 
 def _looks_like_a_record(view: memoryview, position: int, base_offset: int | None) -> bool:
-    size = codec.INT.unpack_from(view, position)[0]
+    size: int = codec.INT.unpack_from(view, position)[0]
     following = position + size
     if size < _MIN_RECORD_SIZE or following > len(view):
         return False
@@ -130,7 +129,8 @@ def _looks_like_a_record(view: memoryview, position: int, base_offset: int | Non
         return physical_offset == base_offset + position
     if following + 8 > len(view):
         return following == len(view)
-    return codec.SIZE_AND_MAGIC.unpack_from(view, following)[1] in (*_MAGICS, codec.BLANK_MAGIC, 0)
+    next_magic: int = codec.SIZE_AND_MAGIC.unpack_from(view, following)[1]
+    return next_magic in {*_MAGICS, codec.BLANK_MAGIC, 0}
 
 
 def _walk(view: memoryview, position: int, end: int, positions: list[int]) -> Stop:
@@ -202,7 +202,7 @@ def _find_lane_starts(view: memoryview, start: int, end: int, mean_size: int) ->
 def _run_lanes(view: memoryview, starts: list[int], end: int) -> tuple[list[int], list[Integers]]:
     """Where each lane ended, and the positions of its records."""
     data = as_array(view)
-    words = _words_at_every_byte(data, ">u8")
+    words = words_at_every_byte(data, ">u8")
     position = np.array(starts, np.int64)
     limit = np.append(position[1:], min(end, len(words)))
     lane = np.arange(len(starts))
@@ -236,7 +236,7 @@ def _run_lanes(view: memoryview, starts: list[int], end: int) -> tuple[list[int]
 
 
 def _check_physical_offsets(view: memoryview, found: Found, base_offset: int) -> Found:
-    said = _words_at_every_byte(as_array(view), ">i8")[found.positions + codec.PHYSICAL_OFFSET_AT]
+    said = words_at_every_byte(as_array(view), ">i8")[found.positions + codec.PHYSICAL_OFFSET_AT]
     wrong = _first_false(said == found.positions + base_offset)
     if wrong == len(said):
         return found
@@ -322,9 +322,7 @@ def _read_parts(data: Bytes, found: Found) -> Records:
     header = headers(data, positions)
     ends = positions + sizes
     layout = header["sys_flag"] >> 4 & 3
-    body_start = (
-        positions + np.array(codec.HEADER_SIZES)[layout] if layout.any() else positions + _HEADER_SIZE
-    )
+    body_start = positions + (np.array(codec.HEADER_SIZES)[layout] if layout.any() else _HEADER_SIZE)
     body_length = np.maximum(header["body_length"].astype(np.int64), 0)
     topic_start = body_start + body_length + 1
     # Each cut makes sure that the next length to be read lies within the record.
@@ -345,18 +343,14 @@ def _read_parts(data: Bytes, found: Found) -> Records:
     good = min(good, _first_false((topic_length <= longest) & (properties_start <= ends[:good])))
 
     properties_start = properties_start[:good]
-    shorts = _words_at_every_byte(data, ">i2")
+    shorts = words_at_every_byte(data, ">i2")
     properties_length = np.maximum(shorts[properties_start - 2].astype(np.int64), 0)
     good = min(good, _first_false(properties_start + properties_length == ends[:good]))
-    return Records(
-        *(
-            part[:good]
-            for part in (
-                positions, sizes, header, body_start, body_length, topic_start, topic_length,
-                properties_start, properties_length,
-            )
-        )
+    records = Records(
+        positions, sizes, header, body_start, body_length, topic_start, topic_length,
+        properties_start, properties_length,
     )  # fmt: skip
+    return records[:good]
 
 
 def _first_bad_crc(view: memoryview, records: Records) -> int:
@@ -409,142 +403,6 @@ def hosts(buffer: Buffer | Bytes, records: Records, whose: Literal["born", "stor
     return wide, is_v6
 
 
-class Values(NamedTuple):
-    """Values of one property: the row that has it, and where in the blob its value lies."""
-
-    rows: Integers
-    starts: Integers
-    lengths: Integers
-
-
-class AllProperties(NamedTuple):
-    """All properties, in order: how many each row has, and where in the blob names and values lie."""
-
-    counts: Integers
-    name_starts: Integers
-    name_lengths: Integers
-    value_starts: Integers
-    value_lengths: Integers
-
-
-class Properties:
-    """The property strings of many records, cut apart by the rules of `properties.decode_properties`.
-
-    The blob holds each string with a U+0002 before it (`row_starts` point there), one more U+0002
-    behind the last, and PADDING bytes. So every segment, whole or damaged, has a U+0002 at both ends,
-    and those positions, found in one sweep, are all that a search for a name needs.
-
-    The blob is valid UTF-8, or at least no name of it is asked for that holds U+FFFD: since no other
-    byte of UTF-8 can look like a separator, cutting bytes is the same as cutting characters.
-    """
-
-    PADDING = 16
-
-    def __init__(self, blob: Bytes, row_starts: Integers) -> None:
-        self.blob = blob
-        self.row_starts = row_starts
-        self._words = _words_at_every_byte(blob, "<u8")
-        self._ends = np.flatnonzero(blob == 2)
-        self._first_bytes: Bytes | None = None
-
-    def find(self, name: str) -> Values:
-        """The rows that have this property, in order, and its value: the last, where it comes twice."""
-        key = name.encode() + b"\x01"
-        if not name or "\x01" in name or "\x02" in name:
-            return Values(_NONE, _NONE, _NONE)
-        if self._first_bytes is None:
-            self._first_bytes = self.blob[self._ends[:-1] + 1]
-        opening = np.flatnonzero(self._first_bytes == key[0])
-        opening = opening[_starts_with(self._words[self._ends[opening] + 1], key[:8])]
-        starts = self._ends[opening] + 1
-        ends = self._ends[opening + 1]
-        keep = ends - starts > len(key)
-        if not keep.all():
-            starts, ends = starts[keep], ends[keep]
-        for at in range(8, len(key), 8):
-            keep = _starts_with(self._words[starts + at], key[at : at + 8])
-            starts, ends = starts[keep], ends[keep]
-        rows = self._rows_of(starts)
-        starts += len(key)
-        last = np.ones(len(rows), np.bool_)
-        last[:-1] = rows[1:] != rows[:-1]
-        if not last.all():
-            rows, starts, ends = rows[last], starts[last], ends[last]
-        return Values(rows, starts, ends - starts)
-
-    def all(self) -> AllProperties:
-        """Every property of every row; a name that comes twice in a row only once, with its last value."""
-        filled = np.flatnonzero(np.diff(self._ends) > 1)
-        opening, closing = self._ends[filled], self._ends[filled + 1]
-        middles = np.flatnonzero(self.blob == 1)
-        if not (len(middles) == len(opening) and (opening < middles).all() and (middles < closing).all()):
-            # Not one U+0001 in each segment: the first counts.
-            first = np.searchsorted(middles, opening)
-            middles = np.append(middles, len(self.blob))[first]
-        keep = (middles > opening + 1) & (middles + 1 < closing)
-        if not keep.all():
-            opening, middles, closing = opening[keep], middles[keep], closing[keep]
-        counts = np.diff(np.searchsorted(opening, self.row_starts), append=len(opening))
-        table = AllProperties(counts, opening + 1, middles - opening - 1, middles + 1, closing - middles - 1)
-        return self._without_duplicates(table)
-
-    def _rows_of(self, positions: Integers) -> Integers:
-        starts = self.row_starts
-        if (
-            len(positions) == len(starts)
-            and (positions > starts).all()
-            and (positions[:-1] < starts[1:]).all()
-        ):
-            return np.arange(len(starts))  # the usual case: each row has it once
-        return np.searchsorted(starts, positions, side="right") - 1
-
-    def _without_duplicates(self, table: AllProperties) -> AllProperties:
-        """Names are compared by a hash of their first and last eight bytes and their length, all at
-        once; only rows in which two hashes are the same are looked at one by one."""
-        counts, name_starts, name_lengths, _, _ = table
-        most = int(counts.max(initial=0))
-        if most < 2:
-            return table
-        rows = np.repeat(np.arange(len(counts)), counts)
-        hashes = self._hash_names(name_starts, name_lengths)
-        hashes += rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        suspects = [np.flatnonzero(counts > _MAX_COMPARED_AT_ONCE)]
-        for distance in range(1, min(most, _MAX_COMPARED_AT_ONCE)):
-            same = hashes[distance:] == hashes[:-distance]
-            if same.any():
-                suspects.append(rows[:-distance][same])
-        keep = np.ones(len(name_starts), np.bool_)
-        first_of_row = np.cumsum(counts) - counts
-        for row in np.unique(np.concatenate(suspects)).tolist():
-            seen: set[bytes] = set()
-            first = int(first_of_row[row])
-            for index in range(first + int(counts[row]) - 1, first - 1, -1):
-                start = int(name_starts[index])
-                name = self.blob[start : start + int(name_lengths[index])].tobytes()
-                keep[index] = name not in seen
-                seen.add(name)
-            counts[row] = len(seen)
-        return table if keep.all() else AllProperties(counts, *(part[keep] for part in table[1:]))
-
-    def _hash_names(self, starts: Integers, lengths: Integers) -> NDArray[np.uint64]:
-        bits_beyond = (np.maximum(8 - lengths, 0) * 8).astype(np.uint64)
-        hashes: NDArray[np.uint64] = self._words[starts] << bits_beyond
-        long = np.flatnonzero(lengths > 8)
-        hashes[long] ^= self._words[starts[long] + lengths[long] - 8] * np.uint64(0xD6E8FEB86659FD93)
-        hashes ^= lengths.astype(np.uint64) << np.uint64(32)
-        hashes *= np.uint64(0xA0761D6478BD642F)
-        return hashes
-
-
-def join_properties(buffer: Buffer, records: Records) -> Properties:
-    """The properties of these records. It costs 0.2 µs each; `columns` has a faster way with Arrow."""
-    view = memoryview(buffer)
-    starts, lengths = records.properties_start, records.properties_length
-    strings = [view[start:end] for start, end in zip(starts.tolist(), (starts + lengths).tolist())]
-    blob = b"\x02".join([b"", *strings, bytes(Properties.PADDING)])
-    return Properties(np.frombuffer(blob, np.uint8), np.cumsum(lengths + 1) - lengths - 1)
-
-
 def as_array(buffer: Buffer | Bytes) -> Bytes:
     """The bytes of any buffer, not copied."""
     if isinstance(buffer, np.ndarray):
@@ -552,7 +410,7 @@ def as_array(buffer: Buffer | Bytes) -> Bytes:
     return np.frombuffer(buffer, np.uint8) if len(buffer) else np.empty(0, np.uint8)
 
 
-def _words_at_every_byte(data: Bytes, dtype: str) -> NDArray[Any]:
+def words_at_every_byte(data: Bytes, dtype: str) -> NDArray[Any]:
     """A view in which element i is the word that begins at byte i: an index gathers unaligned words."""
     size = np.dtype(dtype).itemsize
     return np.ndarray((max(len(data) - size + 1, 0),), dtype, data, strides=(1,))
@@ -562,14 +420,8 @@ def windows(data: Bytes, starts: Integers, size: int) -> Bytes:
     """The `size` bytes from each start on, a row each. Void items make it one memcpy a row."""
     if len(starts) == 0:
         return np.empty((0, size), np.uint8)
-    gathered = _words_at_every_byte(data, f"V{size}")[starts]
+    gathered = words_at_every_byte(data, f"V{size}")[starts]
     return gathered.view(np.uint8).reshape(len(starts), size)
-
-
-def _starts_with(words: NDArray[np.uint64], prefix: bytes) -> Mask:
-    mask = np.uint64((1 << 8 * len(prefix)) - 1)
-    matches: Mask = words & mask == np.uint64(int.from_bytes(prefix, "little"))
-    return matches
 
 
 def _first_false(mask: Mask) -> int:

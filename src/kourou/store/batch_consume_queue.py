@@ -181,7 +181,9 @@ class BatchConsumeQueue:
                 del entries
                 self.files.remove_last()
                 continue
-            file.set_position(keep * ENTRY_SIZE)
+            if keep < len(entries):
+                file.set_position(keep * ENTRY_SIZE)
+                file.clear_tail()
             if keep:
                 self.max_physic_offset = int(entries["offset"][keep - 1])
             break

@@ -310,7 +310,9 @@ class ConsumeQueue:
                 del entries
                 self.files.remove_last()
                 continue
-            file.set_position(keep * ENTRY_SIZE)
+            if keep < len(entries):
+                file.set_position(keep * ENTRY_SIZE)
+                file.clear_tail()
             if keep:
                 last = entries[keep - 1]
                 self.max_physic_offset = int(last["offset"]) + int(last["size"])

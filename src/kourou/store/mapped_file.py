@@ -19,10 +19,14 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from kourou.errors import DiskFullError, StoreDamagedError
 from kourou.store.disk import PAGE_SIZE, Disk, Mapping
 
 log = logging.getLogger(__name__)
+
+_CHUNK = 1024 * 1024  # bytes looked at, or zeroed, at a time
 
 # Room on disk is reserved in steps of this many bytes ahead of what is written.
 RESERVE_STEP = 64 * 1024 * 1024
@@ -154,6 +158,23 @@ class MappedFile:
             self.mapping.sync()
             self.flushed = position
         return self.flushed
+
+    def dirty_end(self, start: int) -> int:
+        """Behind the last byte from `start` on that is not zero; `start` where all are."""
+        for at in range(start + (self.size - start) // _CHUNK * _CHUNK, start - 1, -_CHUNK):
+            used = np.flatnonzero(np.frombuffer(self.view[at : at + _CHUNK], np.uint8))
+            if len(used):
+                return at + int(used[-1]) + 1
+        return start
+
+    def clear_tail(self) -> None:
+        """Zero what lies behind the write position: leftovers there could pass for data after a crash."""
+        end = self.dirty_end(self.wrote)
+        for at in range(self.wrote, end, _CHUNK):
+            until = min(at + _CHUNK, end)
+            self.view[at:until] = bytes(until - at)
+        if end > self.wrote:
+            self.mapping.sync()
 
     def close(self) -> None:
         """Let go of the file, which stays on the disk."""

@@ -161,10 +161,13 @@ class ConsumeQueueStore:
                         queue.load()
                         self.table.setdefault(topic, {})[int(name)] = queue
 
-    def recover(self) -> None:
-        """Find the end of each queue."""
+    def recover(self, *, clear: bool) -> None:
+        """Find the end of each queue; `clear` leftovers behind it, as there may be after a crash."""
         for queue in self:
             queue.recover()
+            last = queue.files.last()
+            if clear and last is not None:
+                last.clear_tail()
 
     def recover_offset_table(self, min_physical_offset: int) -> None:
         """What the next message of each queue gets, and where each begins."""

@@ -16,16 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from kourou.store.batch_consume_queue import BatchConsumeQueue
 from kourou.store.dispatch import DispatchRequest, NotARecord, check_record
 from kourou.store.mapped_file import MappedFile
 
 if TYPE_CHECKING:
     from kourou.store.message_store import MessageStore
-
-_CHUNK = 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -63,7 +59,7 @@ class RecoveryReport:
 def recover(store: MessageStore, last_exit_ok: bool) -> RecoveryReport:
     """Bring log, queues and index into agreement."""
     report = RecoveryReport(last_exit_ok)
-    store.queues.recover()
+    store.queues.recover(clear=not last_exit_ok)
     files = store.commit_log.files
     if files.files:
         _recover_log(store, report)
@@ -194,25 +190,15 @@ def _cut(store: MessageStore, end: int, report: RecoveryReport) -> None:
         if file.base + file.size <= end:
             continue
         start = max(end - file.base, 0)
-        dirty = _dirty_end(file, start)
+        dirty = file.dirty_end(start)
         if dirty > start:
             kept = f"{store.root}/cut/{file.base + start:020d}-{store.clock.now_ms()}"
             store.disk.make_dirs(f"{store.root}/cut")
             store.disk.write(kept, bytes(file.view[start:dirty]))
             report.kept.append(kept)
             report.cut_bytes += dirty - start
-            if file.base < end or (start == 0 and file.base == end):
-                for at in range(start, dirty, _CHUNK):
-                    file.view[at : min(at + _CHUNK, dirty)] = bytes(min(_CHUNK, dirty - at))
-                file.mapping.sync()
     files.flushed_where = files.committed_where = end
     report.cut_files = [file.path for file in files.truncate(end)]
-
-
-def _dirty_end(file: MappedFile, start: int) -> int:
-    """Behind the last byte from `start` on that is not zero; `start` where all are."""
-    for at in range(file.size - (file.size - start) % _CHUNK, start - 1, -_CHUNK):
-        used = np.flatnonzero(np.frombuffer(file.view[at : min(at + _CHUNK, file.size)], np.uint8))
-        if len(used):
-            return at + int(used[-1]) + 1
-    return start
+    last = files.last()
+    if last is not None and report.cut_bytes:
+        last.clear_tail()

@@ -1,0 +1,124 @@
+"""Rows: what the records of a stretch say of themselves, as arrays; the other half of every comparison that a
+check makes.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kourou.message import properties as names
+from kourou.message import scan, sysflag
+from kourou.message.properties import tags_code
+from kourou.store.offline.log_scan import Stretch
+
+Integers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+_MAX_TAGS_KEPT = 65536
+
+
+class TopicTable:
+    """A number for each topic name, and the tags codes seen, for as long as a check runs."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._numbers: dict[bytes, int] = {}
+        self._codes: dict[bytes, int] = {}
+
+    def number(self, name: bytes) -> int:
+        """The number of a topic."""
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = len(self.names)
+            self.names.append(str(name, "utf-8", "replace"))
+        return number
+
+    def code(self, tags: bytes) -> int:
+        """The tags code of a TAGS property."""
+        code = self._codes.get(tags)
+        if code is None:
+            if len(self._codes) >= _MAX_TAGS_KEPT:
+                self._codes.clear()
+            code = self._codes[tags] = tags_code(str(tags, "utf-8", "replace"))
+        return code
+
+
+class Rows:
+    """The records of a stretch, one row each."""
+
+    def __init__(self, stretch: Stretch, topics: TopicTable) -> None:
+        self.stretch = stretch
+        self._table = topics
+        records = stretch.records
+        header = records.header
+        self.offset = stretch.offsets
+        self.size = records.sizes
+        self.queue_id = header["queue_id"].astype(np.int64)
+        self.queue_offset = header["queue_offset"].astype(np.int64)
+        self.store_time = header["store_timestamp"].astype(np.int64)
+        self.transaction = header["sys_flag"].astype(np.int64) & sysflag.TRANSACTION_MASK
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    @property
+    def topics(self) -> list[str]:
+        """Names of topics by their number."""
+        return self._table.names
+
+    @cached_property
+    def topic(self) -> Integers:
+        """The number of each row's topic."""
+        records, data = self.stretch.records, scan.as_array(self.stretch.view)
+        numbers = np.zeros(len(self), np.int64)
+        for length in np.unique(records.topic_length).tolist():
+            rows = np.flatnonzero(records.topic_length == length)
+            if length == 0:
+                numbers[rows] = self._table.number(b"")
+                continue
+            texts = scan.windows(data, records.topic_start[rows], length).view(f"S{length}").reshape(-1)
+            different, inverse = np.unique(texts, return_inverse=True)
+            # An S array drops zeros at the end, which a damaged name may have.
+            found = [self._table.number(name.ljust(length, b"\0")) for name in different.tolist()]
+            numbers[rows] = np.array(found, np.int64)[inverse.reshape(-1)]
+        return numbers
+
+    @property
+    def in_queue(self) -> Mask:
+        """Which records consumers may see: not prepared, not rolled back."""
+        return (self.transaction == sysflag.TRANSACTION_NOT) | (self.transaction == sysflag.TRANSACTION_COMMIT)
+
+    @property
+    def in_index(self) -> Mask:
+        """Which records can be found by key: not rolled back."""
+        return self.transaction != sysflag.TRANSACTION_ROLLBACK
+
+    @cached_property
+    def _properties(self) -> scan.Properties:
+        return scan.join_properties(self.stretch.view, self.stretch.records)
+
+    @cached_property
+    def _blob(self) -> bytes:
+        return self._properties.blob.tobytes()
+
+    def property(self, name: str) -> tuple[Integers, list[bytes]]:
+        """The rows that have a property, and its values."""
+        rows, starts, lengths = self._properties.find(name)
+        blob = self._blob
+        return rows, [blob[start:end] for start, end in zip(starts.tolist(), (starts + lengths).tolist())]
+
+    @cached_property
+    def tags(self) -> tuple[Integers, list[bytes]]:
+        """The rows with tags, and these."""
+        return self.property(names.TAGS)
+
+    @cached_property
+    def tags_code(self) -> Integers:
+        """The tags code of each row, as a queue holds it (but see delay levels)."""
+        rows, values = self.tags
+        codes = np.zeros(len(self), np.int64)
+        codes[rows] = list(map(self._table.code, values))
+        return codes
