@@ -10,12 +10,18 @@ from kourou.errors import CorruptRecordError
 from kourou.message import MAGIC_V1, MAGIC_V2, decode, sysflag
 from kourou.message.codec import PROPERTY_CRC_LENGTH, encode, property_crc
 from support import golden
-from support.records import blank, decode_all, raw_records, simple_message, stored_messages
+from support.records import blank, decode_all, encode_raw, raw_records, simple_message, stored_messages
 
 
 @given(stored_messages())
 def test_a_record_decodes_to_the_message_it_was_encoded_from(message):
     assert decode(encode(message)) == message
+
+
+@given(stored_messages())
+def test_a_record_is_laid_out_field_by_field(message):
+    expected = encode_raw(message, message.topic.encode(), message.properties_raw.encode(), message.magic)
+    assert encode(message) == expected
 
 
 @given(stored_messages(), st.binary(max_size=30), st.binary(max_size=30))

@@ -22,30 +22,13 @@ from support import golden, mixed
 GOLDEN = [name for name in golden.GOLDEN_STORES if name != "crash_short"]
 
 
-def config_of(root: Path, expected: dict[str, object]) -> MessageStoreConfig:
-    """The configuration that a golden store was written with."""
-    sizes: dict[str, int] = expected["config"]  # type: ignore[assignment]
-    batch = next(iter(root.glob("batchconsumequeue/*/*/*")), None)
-    return MessageStoreConfig(
-        store_path_root_dir=str(root),
-        mapped_file_size_commit_log=sizes["mappedFileSizeCommitLog"],
-        mapped_file_size_consume_queue=sizes["mappedFileSizeConsumeQueue"],
-        max_hash_slot_num=sizes["maxHashSlotNum"],
-        max_index_num=sizes["maxIndexNum"],
-        enabled_append_prop_crc=bool(sizes["enabledAppendPropCRC"]),
-        enable_lmq=bool(sizes["enableLmq"]),
-        enable_multi_dispatch=bool(sizes["enableLmq"]),
-        mapper_file_size_batch_consume_queue=batch.stat().st_size if batch else 300_000 * 46,
-    )
-
-
 @pytest.mark.parametrize("name", GOLDEN)
 def test_a_golden_store_recovers_to_javas_offsets(
     name: str, golden_store: Callable[[str], golden.GoldenStore]
 ) -> None:
     root, expected = golden_store(name)
     java = expected["recovered"]
-    store = MessageStore(config_of(root, expected))
+    store = MessageStore(golden.config_of(root, expected))
     store.load()
 
     log = store.commit_log
@@ -83,7 +66,7 @@ def test_a_log_file_of_a_wrong_length_is_refused_as_java_does(
     root, expected = golden_store("crash_short")
     assert expected["recovered"]["loaded"] is False
     with pytest.raises(StoreDamagedError, match="00000000000000327680 has 40223 bytes, 65536 are configured"):
-        MessageStore(config_of(root, expected)).load()
+        MessageStore(golden.config_of(root, expected)).load()
 
 
 # A torn tail
@@ -212,7 +195,7 @@ def test_with_a_crc_over_the_whole_record_every_damage_is_found(tmp_path: Path, 
         store = MessageStore(small_config(copy, **options))
         store.load()
         found = messages_of(store)
-        store._release()
+        store.abandon()
         shutil.rmtree(copy)
         assert found == written or found == written[:-1]
         if found == written:
@@ -291,7 +274,7 @@ def test_the_checkpoint_chooses_where_recovery_begins(tmp_path: Path) -> None:
     assert len(store.commit_log.files.files) > 2
     assert report.start_offset == store.commit_log.files.files[-1].base
     assert_consistent(store)
-    store._release()
+    store.abandon()
 
 
 def test_no_log_leaves_no_queues(tmp_path: Path) -> None:
@@ -333,7 +316,7 @@ def test_after_any_crash_the_log_is_a_prefix_and_all_agree(
     store.index.write_pending()
     written = messages_of(store)
     end = store.commit_log.max_offset
-    store._release()  # as a crash: nothing flushed, the abort file stays
+    store.abandon()  # as a crash: nothing flushed, the abort file stays
 
     lose_tail(root, end, lost_log_bytes)
     lose_queue_entries(root, lost_queue_entries, random.Random(seed))
@@ -424,4 +407,4 @@ def test_a_killed_process_loses_no_acknowledged_message(tmp_path: Path, flush: s
         for at, (_, topic, queue_offset_) in acknowledged.items():
             assert (found[at].topic, found[at].queue_offset) == (topic, queue_offset_)
         assert_consistent(store)
-        store._release()
+        store.abandon()

@@ -11,6 +11,8 @@ import tarfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kourou.store import MessageStoreConfig
+
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures" / "rocketmq-5.5.0"
 
 GOLDEN_STORES = [
@@ -62,3 +64,20 @@ def read_expected(name: str) -> dict[str, Any]:
 
 def expected_file(name: str) -> Path:
     return FIXTURES / "store" / f"{name}.expected.json.gz"
+
+
+def config_of(root: Path, expected: dict[str, Any]) -> MessageStoreConfig:
+    """The configuration that a golden store was written with."""
+    sizes = expected["config"]
+    batch = next(iter(root.glob("batchconsumequeue/*/*/*")), None)
+    return MessageStoreConfig(
+        store_path_root_dir=str(root),
+        mapped_file_size_commit_log=sizes["mappedFileSizeCommitLog"],
+        mapped_file_size_consume_queue=sizes["mappedFileSizeConsumeQueue"],
+        max_hash_slot_num=sizes["maxHashSlotNum"],
+        max_index_num=sizes["maxIndexNum"],
+        enabled_append_prop_crc=sizes["enabledAppendPropCRC"],
+        enable_lmq=sizes["enableLmq"],
+        enable_multi_dispatch=sizes["enableLmq"],
+        mapper_file_size_batch_consume_queue=batch.stat().st_size if batch else 300_000 * 46,
+    )

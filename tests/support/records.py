@@ -71,7 +71,10 @@ def stored_messages(draw: st.DrawFn) -> StoredMessage:
 
 @st.composite
 def raw_records(draw: st.DrawFn) -> bytes:
-    """The bytes of a record; topic and properties need not be UTF-8, a short topic may have two bytes of length."""
+    """The bytes of a record, in which topic and properties need not be UTF-8.
+
+    The length of a short topic may take two bytes, which no broker writes and every reader reads.
+    """
     message = draw(stored_messages())
     topic = draw(st.one_of(st.just(message.topic.encode()), st.binary(max_size=20)))
     dirt = st.sampled_from(

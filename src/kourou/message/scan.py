@@ -112,7 +112,7 @@ def first_record(
     """
     view = memoryview(buffer)
     end = len(view) if end is None else min(end, len(view))
-    for match in _MAGIC.finditer(view, start + 4, min(end + 4, len(view))):
+    for match in _MAGIC.finditer(view, start + 4, min(end + 7, len(view))):
         position = match.start() - 4
         if _looks_like_a_record(view, position, base_offset):
             return position

@@ -84,6 +84,15 @@ class BatchConsumeQueue:
         if self.min_offset == -1:
             self._revise_min()
 
+    def take_back(self, physical_offset: int) -> None:
+        """Remove the last entry, if it is that of a record which is not to be seen after all."""
+        file = self.files.last()
+        if file is not None and file.wrote and self.max_physic_offset == physical_offset:
+            file.wrote -= ENTRY_SIZE
+            file.view[file.wrote : file.wrote + ENTRY_SIZE] = bytes(ENTRY_SIZE)
+            self.max_physic_offset = physical_offset - 1
+            self._revise()
+
     def _entries(self, file: MappedFile) -> np.ndarray:
         return np.frombuffer(file.view, ENTRY_DTYPE, file.read_position // ENTRY_SIZE)
 

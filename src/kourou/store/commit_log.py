@@ -108,6 +108,9 @@ class CommitLog:
         """Undo the last append: what was written is no record any more."""
         SIZE_AND_MAGIC.pack_into(file.write_view, position, 0, 0)
         file.wrote = position
+        # What takes its place must not count as flushed because this was.
+        file.flushed = min(file.flushed, position)
+        self.files.flushed_where = min(self.files.flushed_where, file.base + position)
 
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
         """Append bytes of another log at the place they have there, as a slave does."""

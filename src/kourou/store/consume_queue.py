@@ -22,6 +22,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from kourou.errors import DiskFullError
+from kourou.message.scan import Integers
 from kourou.store.config import MessageStoreConfig
 from kourou.store.consume_queue_ext import MAX_ADDRESS, ConsumeQueueExt, ExtUnit
 from kourou.store.disk import Disk
@@ -141,11 +143,55 @@ class ConsumeQueue:
         file.wrote = at + ENTRY_SIZE
         self.max_physic_offset = end
 
+    def put_many(
+        self, offsets: Integers, sizes: Integers, tags_codes: Integers, queue_offsets: Integers
+    ) -> None:
+        """Append the entries of many messages at once, as `put` would one by one."""
+        new = offsets + sizes > self.max_physic_offset
+        if not new.all():
+            offsets, sizes, tags_codes, queue_offsets = (
+                column[new] for column in (offsets, sizes, tags_codes, queue_offsets)
+            )
+        count = len(offsets)
+        if count == 0:
+            return
+        expected = self.max_offset if self.files.files else int(queue_offsets[0])
+        if not np.array_equal(queue_offsets, np.arange(expected, expected + count)):
+            for row in zip(offsets.tolist(), sizes.tolist(), tags_codes.tolist(), queue_offsets.tolist()):
+                self.put(*row)
+            return
+        done = 0
+        while done < count:
+            file = self.files.last()
+            if file is None or file.full:
+                file = self._new_file(expected + done)
+            fitting = min((file.size - file.wrote) // ENTRY_SIZE, count - done)
+            file.ensure(file.wrote + fitting * ENTRY_SIZE)
+            entries = np.frombuffer(file.view, ENTRY_DTYPE, fitting, file.wrote)
+            entries["offset"] = offsets[done : done + fitting]
+            entries["size"] = sizes[done : done + fitting]
+            entries["tags"] = tags_codes[done : done + fitting]
+            file.wrote += fitting * ENTRY_SIZE
+            done += fitting
+        self.max_physic_offset = int(offsets[-1]) + int(sizes[-1])
+
     def put_ext(self, physical_offset: int, size: int, unit: ExtUnit, queue_offset: int) -> None:
         """Append an entry whose filter bitmap goes to the ConsumeQueueExt."""
         assert self.ext is not None
         address = self.ext.put(unit)
         self.put(physical_offset, size, unit.tags_code if address is None else address, queue_offset)
+
+    def take_back(self, physical_offset: int) -> None:
+        """Remove the last entry, if it is that of a record which is not to be seen after all."""
+        file = self.files.last()
+        if file is None or file.wrote < ENTRY_SIZE:
+            return
+        at = file.wrote - ENTRY_SIZE
+        entry = file.view[at : file.wrote]
+        if ENTRY.unpack(entry)[0] == physical_offset and entry != BLANK_ENTRY:
+            entry[:] = bytes(ENTRY_SIZE)
+            file.wrote = at
+            self.max_physic_offset = physical_offset
 
     def _new_file(self, queue_offset: int) -> MappedFile:
         start = queue_offset * ENTRY_SIZE
@@ -153,7 +199,11 @@ class ConsumeQueue:
         if file.created_first and queue_offset and file.wrote == 0:
             self.min_logic_offset = start
             self.files.flushed_where = self.files.committed_where = start
-            file.append(BLANK_ENTRY * (start % self.files.file_size // ENTRY_SIZE))
+            try:
+                file.append(BLANK_ENTRY * (start % self.files.file_size // ENTRY_SIZE))
+            except DiskFullError:
+                self.files.remove_last()  # a file that begins with anything else would misplace all entries
+                raise
         return file
 
     # Reading

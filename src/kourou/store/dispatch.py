@@ -86,7 +86,7 @@ class DispatchRequest:
         self.queue_offset = queue_offset
         self.sys_flag = sys_flag
         self.properties = properties
-        self.batch_base = -1
+        self.batch_base = queue_offset  # a plain message in a batch queue is a batch of one
         self.batch_count = 1
         if names.INNER_NUM in properties and names.INNER_BASE in properties:
             self.batch_base = int(properties[names.INNER_BASE])

@@ -184,7 +184,7 @@ class QueueFlusher:
 
     def run_once(self) -> None:
         """Flush what is due."""
-        self._post(self._index.write_pending)  # keys of the last messages before a pause
+        self._post(self._index.try_write_pending)  # keys of the last messages before a pause
         now = self._clock.now_ms()
         if now - self._last_thorough_ms >= self._config.flush_consume_queue_thorough_interval:
             self._last_thorough_ms = now

@@ -26,13 +26,16 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
 
 import numpy as np
 
-from kourou.errors import StoreError
+from kourou.errors import KourouError, StoreError
+from kourou.message.hash_scan import Hashes, java_hashes, to_signed, with_prefix
 from kourou.message.properties import java_hash
+from kourou.message.scan import Integers
 from kourou.store.config import MessageStoreConfig
 from kourou.store.disk import Clock, Disk
 
@@ -70,34 +73,20 @@ def key_prefixes(topic: str) -> tuple[int, int]:
     return java_hash(f"{topic}#"), java_hash(f"{topic}#{TAG_TYPE}#")
 
 
-def hash_keys(prefixes: np.ndarray, keys: list[str]) -> np.ndarray:
-    """key_hash of many `prefix + key`, given the prefixes' own hashes; one pass for each key length."""
-    lengths = np.fromiter(map(len, keys), np.int64, len(keys))
-    if not "".join(keys).isascii():
-        units = [key.encode("utf-16-le", "surrogatepass") for key in keys]
-        lengths = np.fromiter((len(unit) // 2 for unit in units), np.int64, len(keys))
-        data = np.frombuffer(b"".join(units), "<u2")
-    else:
-        data = np.frombuffer("".join(keys).encode(), np.uint8)
-    starts = np.cumsum(lengths) - lengths
-    hashes = np.empty(len(keys), np.uint32)
-    for length in np.unique(lengths).tolist():
-        chosen = np.flatnonzero(lengths == length)
-        powers = _powers(length)
-        rows = data[starts[chosen, None] + np.arange(length)].astype(np.uint32)
-        tail = (rows * powers[:-1]).sum(axis=1, dtype=np.uint32)
-        hashes[chosen] = prefixes[chosen] * powers[-1] + tail
-    signed = hashes.view(np.int32)
-    positive = np.abs(signed.astype(np.int64))
-    positive[positive > _INT_MAX] = 0
-    return positive
+def hash_keys(prefixes: Hashes, keys: list[str]) -> Integers:
+    """key_hash of many `prefix + key`, given the prefixes' own hashes."""
+    texts = [key.encode("utf-8", "surrogatepass") for key in keys]
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    blob = np.frombuffer(b"".join(texts), np.uint8)
+    hashes, units = java_hashes(blob, np.cumsum(lengths) - lengths, lengths)
+    return positive(with_prefix(prefixes, hashes, units))
 
 
-@lru_cache(maxsize=1024)
-def _powers(length: int) -> np.ndarray:
-    """31^(length-1) … 31^0, then 31^length, modulo 2^32."""
-    powers = [pow(31, exponent, 1 << 32) for exponent in range(length - 1, -1, -1)]
-    return np.array([*powers, pow(31, length, 1 << 32)], np.uint32)
+def positive(hashes: Hashes) -> Integers:
+    """The absolute values, as an entry holds them: 0 for the one that has none."""
+    values = np.abs(to_signed(hashes))
+    values[values > _INT_MAX] = 0
+    return values
 
 
 class IndexFile:
@@ -153,32 +142,41 @@ class IndexFile:
         keys = keys[: self.max_entries - self.count]
         if not keys:
             return 0
-        needed = self._entries_at + (self.count + len(keys)) * ENTRY_SIZE
+        self._reserve(len(keys))
+        if len(keys) < _BATCH_LEAST:
+            for key in keys:
+                self._put_one(key)
+        else:
+            prefixes, texts, offsets, timestamps = zip(*keys, strict=True)
+            hashes = hash_keys(np.array(prefixes, np.int64).astype(np.uint32), list(texts))
+            self._put_many(hashes, np.array(offsets, np.int64), np.array(timestamps, np.int64))
+        self._write_header()
+        return len(keys)
+
+    def put_hashed(self, hashes: Integers, offsets: Integers, timestamps: Integers) -> int:
+        """Append entries of keys that are hashed already; how many fitted."""
+        fitting = min(len(hashes), self.max_entries - self.count)
+        if fitting:
+            self._reserve(fitting)
+            self._put_many(hashes[:fitting], offsets[:fitting], timestamps[:fitting])
+            self._write_header()
+        return fitting
+
+    def _reserve(self, number: int) -> None:
+        needed = self._entries_at + (self.count + number) * ENTRY_SIZE
         if needed > self._reserved:
             # All slots at once, entries in steps: slots are written all over the table.
             until = min(self.size, needed + _RESERVE_STEP)
             self.mapping.reserve(self._reserved, until)
             self._reserved = until
-        if self.count == 1:
-            self._put_one(keys[0])  # sets the begin of the file, which the seconds of the rest refer to
-            if len(keys) > 1:
-                self._put_many(keys[1:])
-        else:
-            self._put_many(keys)
-        self._write_header()
-        return len(keys)
 
-    def _put_many(self, keys: list[Key]) -> None:
-        if len(keys) < _BATCH_LEAST:
-            for key in keys:
-                self._put_one(key)
-            return
-        prefixes, texts, offsets, timestamps = zip(*keys, strict=True)
-        number = len(keys)
-        hashes = hash_keys(np.array(prefixes, np.int64).astype(np.uint32), list(texts))
-        seconds = (np.array(timestamps, np.int64) - self.begin_timestamp) // 1000
-        if self.begin_timestamp <= 0:
-            seconds[:] = 0
+    def _put_many(self, hashes: Integers, offsets: Integers, timestamps: Integers) -> None:
+        number = len(hashes)
+        seconds = self._seconds_since_begin(timestamps)
+        if self.count == 1:
+            # The begin is that of the first entry; the first entry itself counts from the file before.
+            self.begin_offset, self.begin_timestamp = int(offsets[0]), int(timestamps[0])
+            seconds[1:] = self._seconds_since_begin(timestamps[1:])
         slots = hashes % self.slot_count
         numbers = np.arange(self.count, self.count + number)
 
@@ -201,11 +199,16 @@ class IndexFile:
         entries = self.entries[self.count : self.count + number]
         entries["hash"] = hashes
         entries["offset"] = offsets
-        entries["seconds"] = np.clip(seconds, 0, _INT_MAX)
+        entries["seconds"] = seconds
         entries["previous"] = previous
         self.slots_used += int(np.count_nonzero(heads == 0))
         self.count += number
-        self.end_offset, self.end_timestamp = offsets[-1], timestamps[-1]
+        self.end_offset, self.end_timestamp = int(offsets[-1]), int(timestamps[-1])
+
+    def _seconds_since_begin(self, timestamps: Integers) -> Integers:
+        if self.begin_timestamp <= 0:
+            return np.zeros(len(timestamps), np.int64)
+        return np.clip((timestamps - self.begin_timestamp) // 1000, 0, _INT_MAX)
 
     def _put_one(self, key: Key) -> None:
         prefix, text, offset, timestamp = key
@@ -300,6 +303,7 @@ class IndexService:
         self._writable = writable
         self._pending: list[Key] = []
         self.files: list[IndexFile] = []
+        self.on_failed: Callable[[str], None] = log.error  # who has to know that keys cannot be written
 
     def load(self, last_exit_ok: bool, index_msg_timestamp: int) -> list[str]:
         """Map the files; after a crash those that were not known to be on disk are dropped, and named."""
@@ -362,7 +366,14 @@ class IndexService:
         if tags:
             pending.append((prefixes[1], tags, offset, timestamp))
         if len(pending) >= MAX_PENDING_KEYS:
+            self.try_write_pending()
+
+    def try_write_pending(self) -> None:
+        """Write the keys that wait; where that fails they wait on, and `on_failed` is told."""
+        try:
             self.write_pending()
+        except (OSError, KourouError) as error:
+            self.on_failed(f"the index cannot be written: {error}")
 
     def write_pending(self) -> None:
         """Write the keys that wait."""
@@ -377,6 +388,13 @@ class IndexService:
         except BaseException:
             self._pending = pending[done:] + self._pending
             raise
+
+    def put_hashed(self, hashes: Integers, offsets: Integers, timestamps: Integers) -> None:
+        """Write keys that are hashed already."""
+        self.write_pending()
+        done = 0
+        while done < len(hashes):
+            done += self._writable_file().put_hashed(hashes[done:], offsets[done:], timestamps[done:])
 
     def _writable_file(self) -> IndexFile:
         last = self.files[-1] if self.files else None
@@ -393,7 +411,7 @@ class IndexService:
         self, topic: str, key: str, limit: int, begin: int, end: int, index_type: str | None = None
     ) -> list[int]:
         """Physical offsets of a key (a tag with index_type T), newest first."""
-        self.write_pending()
+        self.try_write_pending()
         limit = min(limit, self._config.max_msgs_num_batch)
         text = f"{topic}#{TAG_TYPE}#{key}" if index_type == TAG_TYPE else f"{topic}#{key}"
         found: list[int] = []
@@ -430,7 +448,7 @@ class IndexService:
     def close(self) -> None:
         """Write what waits and let go of the files."""
         if self._writable:
-            self.write_pending()
+            self.try_write_pending()
         for file in self.files:
             file.close()
         self.files.clear()

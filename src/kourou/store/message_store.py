@@ -77,6 +77,7 @@ class MessageStore:
         self.commit_log = CommitLog(self.disk, config, self._allocator.take)
         self.queues = ConsumeQueueStore(self.disk, config, is_batch_topic)
         self.index = IndexService(self.disk, self.root, config, self.clock)
+        self.index.on_failed = self._stop_taking
         self.retention = Retention(self)
         self.dispatcher = Dispatcher(self.commit_log, self.queues, self.index, config, self._stop_taking)
 
@@ -200,6 +201,13 @@ class MessageStore:
         finally:
             self._release()
 
+    def abandon(self) -> None:
+        """Let go of everything as it is, as a crash would: nothing is flushed, the abort file stays."""
+        for service in self._services:
+            service.stop()
+        self._services.clear()
+        self._release()
+
     def _release(self) -> None:
         self._allocator.shutdown()
         self.index.close()
@@ -239,10 +247,9 @@ class MessageStore:
         log.critical("no more messages are taken: %s", reason)
         self.refusal = reason
 
-    def poll(self) -> None:
-        """Without an event loop: take what the workers have to say. Every other call does it too."""
-        if self._inbox:
-            self._inbox.drain()
+    def wait(self, seconds: float) -> None:
+        """Without an event loop: wait for what the workers have to say, and take it."""
+        self._inbox.wait(seconds)
 
     # Put
 

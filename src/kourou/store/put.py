@@ -41,6 +41,9 @@ log = logging.getLogger(__name__)
 PUT_OK = PutMessageStatus.PUT_OK
 MAX_TOPIC_BYTES = 0x7FFF
 
+_INNER_NUM = names.INNER_NUM.encode()
+_MAX_INNER = 0x7FFF  # messages of an inner batch: its queue entry has two bytes for them
+
 LOCAL_HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x00"  # 127.0.0.1:0
 
 
@@ -240,12 +243,18 @@ class MessagePutter:
         )  # fmt: skip
         if self._crc_room:
             self._write_crc(file.write_view[at : at + size])
-        file.wrote = at + size
-        file.store_timestamp = timestamp
         tags = properties.get(names.TAGS)
         code = tags_code(tags)
         if topic_name == SCHEDULE_TOPIC:
-            code = self._deliver_time(properties, timestamp, code)
+            try:
+                code = self._deliver_time(properties, timestamp, code)
+            except ValueError:
+                self.commit_log.take_back(file, at)
+                return self._refuse(
+                    PutMessageStatus.MESSAGE_ILLEGAL, f"{names.DELAY_TIME_LEVEL} is no number"
+                )
+        file.wrote = at + size
+        file.store_timestamp = timestamp
         count = 1
         if special or not self._at_once:
             request = DispatchRequest(
@@ -294,7 +303,7 @@ class MessagePutter:
         sys_flag = batch.sys_flag
         if sys_flag & sysflag.TRANSACTION_MASK:
             return self._refuse(illegal, "a batch cannot be part of a transaction")
-        if int(batch.properties.get(names.DELAY_TIME_LEVEL, "0")) > 0:
+        if batch.properties.get(names.DELAY_TIME_LEVEL, "0") != "0":
             return self._refuse(illegal, "a batch cannot be delayed")
         if len(batch.body) > self.config.max_message_size:
             return self._refuse(
@@ -313,8 +322,11 @@ class MessagePutter:
         try:
             for flag, body, raw_view in iter_batch(batch.body):
                 raw = bytes(raw_view)
+                if _INNER_NUM in raw and names.INNER_NUM in decode_properties(str(raw, "utf-8", "replace")):
+                    return self._refuse(illegal, f"{names.INNER_NUM} is for inner batches only")
                 if self._crc_room:
-                    raw += bytes(self._crc_room) if raw.endswith(b"\x02") else b"\x02" + bytes(self._crc_room)
+                    raw += b"\x02" if raw and not raw.endswith(b"\x02") else b""
+                    raw += bytes(self._crc_room)
                 if len(raw) > MAX_PROPERTIES:
                     return self._refuse(
                         PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, f"properties of {len(raw)} bytes"
@@ -413,6 +425,12 @@ class MessagePutter:
             message.set_property(names.INNER_BASE, str(queue.next_offset))
             if names.INNER_NUM not in message.properties:
                 message.set_property(names.INNER_NUM, "1")
+            number = message.properties[names.INNER_NUM]
+            if not (number.isdecimal() and 1 <= int(number) <= _MAX_INNER):
+                return self._refuse(
+                    PutMessageStatus.MESSAGE_ILLEGAL,
+                    f"{names.INNER_NUM}={number}: it takes 1 to {_MAX_INNER}",
+                )
         if names.INNER_MULTI_DISPATCH in message.properties and self.config.enable_lmq:
             light = message.properties[names.INNER_MULTI_DISPATCH].split(LMQ_SEPARATOR)
             new = sum(is_lmq(name) and self.queues.get(name, 0) is None for name in light)
@@ -421,9 +439,13 @@ class MessagePutter:
                     PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
                     f"more than maxLmqConsumeQueueNum={self.config.max_lmq_consume_queue_num} light queues",
                 )
-            offsets = [
-                str(self.queues.get_or_create(name, 0).next_offset) if is_lmq(name) else "" for name in light
-            ]
+            try:
+                offsets = [
+                    str(self.queues.get_or_create(name, 0).next_offset) if is_lmq(name) else ""
+                    for name in light
+                ]
+            except BadMessageError as unusable:
+                return self._refuse(PutMessageStatus.MESSAGE_ILLEGAL, str(unusable))
             message.set_property(names.INNER_MULTI_QUEUE_OFFSET, LMQ_SEPARATOR.join(offsets))
         return None
 
@@ -434,11 +456,15 @@ class MessagePutter:
                     self.queues.get_or_create(name, 0).next_offset += 1
 
     def _deliver_time(self, properties: dict[str, str], timestamp: int, code: int) -> int:
-        level = properties.get(names.DELAY_TIME_LEVEL, "")
-        if not level.isdecimal() or int(level) == 0:
+        """As `check_record` reads it from the log: a level that is no number would end the log there."""
+        text = properties.get(names.DELAY_TIME_LEVEL, "0")
+        if not text.isdecimal():
+            raise ValueError(text)
+        level = int(text)
+        if level == 0:
             return code
         delays = self.dispatcher.delay_levels
-        return timestamp + delays[min(int(level), len(delays)) - 1]
+        return timestamp + delays[min(level, len(delays)) - 1]
 
     def _refuse(self, status: PutMessageStatus, reason: str) -> PutMessageResult:
         self.stats.put_failed += 1

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import orjson
 
-from kourou.errors import BadMessageError
+from kourou.errors import BadMessageError, KourouError
 from kourou.message import properties as names
 from kourou.store.batch_consume_queue import BatchConsumeQueue
 from kourou.store.config import MessageStoreConfig
@@ -22,6 +22,7 @@ LMQ_PREFIX = "%LMQ%"
 LMQ_SEPARATOR = ","
 RETRY_PREFIX = "%RETRY%"
 SYSTEM_PREFIX = "rmq_sys_"
+MAX_NAME_BYTES = 255  # of a topic: the longest name that file systems take
 # Topics of the broker itself: their queues are kept when all their messages are gone.
 SYSTEM_TOPICS = frozenset(
     {
@@ -82,10 +83,20 @@ class ConsumeQueueStore:
             self.table.setdefault(topic, {})[queue_id] = queue
         return queue
 
+    def get_if_usable(self, topic: str, queue_id: int) -> AnyQueue | None:
+        """As get_or_create, but None for a record in the log that no queue can be made for."""
+        try:
+            return self.get_or_create(topic, queue_id)
+        except BadMessageError as error:
+            log.error("a record in the log has no queue: %s", error)
+            return None
+
     def _new(self, topic: str, queue_id: int, *, batch: bool) -> AnyQueue:
         # Both become names of directories, and a topic comes from whoever sends.
         if "/" in topic or "\0" in topic or topic in ("", ".", ".."):
             raise BadMessageError(f"{topic!r} cannot be a topic")
+        if len(topic.encode()) > MAX_NAME_BYTES:
+            raise BadMessageError(f"topic of {len(topic.encode())} bytes, {MAX_NAME_BYTES} allowed")
         if queue_id < 0:
             raise BadMessageError(f"queue id {queue_id} is negative")
         kind = BatchConsumeQueue if batch else ConsumeQueue
@@ -100,10 +111,8 @@ class ConsumeQueueStore:
 
     def dispatch(self, request: DispatchRequest) -> None:
         """Give a record its entry in its queue, and in the light queues it names."""
-        try:
-            queue = self.get_or_create(request.topic, request.queue_id)
-        except BadMessageError as error:
-            log.error("record at %d has no queue: %s", request.physical_offset, error)
+        queue = self.get_if_usable(request.topic, request.queue_id)
+        if queue is None:
             return
         if isinstance(queue, BatchConsumeQueue):
             if request.batch_base < 0:
@@ -120,7 +129,17 @@ class ConsumeQueueStore:
         else:
             queue.put(request.physical_offset, request.size, request.tags_code, request.queue_offset)
         if names.INNER_MULTI_DISPATCH in request.properties and self._config.enable_multi_dispatch:
-            self._dispatch_lmq(request)
+            try:
+                self._dispatch_lmq(request)
+            except (OSError, KourouError):
+                self._take_back(request)
+                raise
+
+    def _take_back(self, request: DispatchRequest) -> None:
+        """All queues or none: a record that some know could be neither taken back nor put again."""
+        for name in (request.topic, *request.properties[names.INNER_MULTI_DISPATCH].split(LMQ_SEPARATOR)):
+            for queue in self.table.get(name, {}).values():
+                queue.take_back(request.physical_offset)
 
     def _dispatch_lmq(self, request: DispatchRequest) -> None:
         topic = request.topic
@@ -141,7 +160,11 @@ class ConsumeQueueStore:
             if "/" in name or not name or not offset.isdecimal():
                 continue
             queue_id = 0 if self._config.enable_lmq and is_lmq(name) else request.queue_id
-            queue = self.get_or_create(name, queue_id)
+            try:
+                queue = self.get_or_create(name, queue_id)
+            except BadMessageError as error:
+                log.error("record at %d names a light queue: %s", request.physical_offset, error)
+                continue
             if isinstance(queue, ConsumeQueue):
                 queue.put(request.physical_offset, request.size, request.tags_code, int(offset))
 

@@ -12,13 +12,12 @@ that it cannot come back after another crash; keys that Java would leave out of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kourou.store.batch_consume_queue import BatchConsumeQueue
-from kourou.store.dispatch import DispatchRequest, NotARecord, check_record
-from kourou.store.mapped_file import MappedFile
+from kourou.store.bulk_dispatch import BulkDispatcher
+from kourou.store.dispatch import DispatchRequest, check_record
 
 if TYPE_CHECKING:
     from kourou.store.message_store import MessageStore
@@ -82,21 +81,23 @@ def _recover_log(store: MessageStore, report: RecoveryReport) -> None:
     )
     first = _first_file(store, report.clean, reached)
     report.start_offset = files.files[first].base
+    bulk = BulkDispatcher(
+        store.queues, store.index, store.config, store.checkpoint, store.dispatcher.delay_levels
+    )
     if not report.clean:
-        _index_before(store, report.start_offset)
+        _index_before(store, bulk, report.start_offset)
     last_valid = report.start_offset
     end = report.start_offset
-    scan = _Scan(store)
+    queues_from = undispatched if report.clean else 0
     for file in files.files[first:]:
-        end, reason = file.base, ""
-        for request in scan.records(file):
-            if not report.clean or request.physical_offset >= undispatched:
-                store.dispatcher.dispatch(request)
-            last_valid = request.physical_offset
-            report.records += 1
-        end, reason, rolled = file.base + scan.position, scan.reason, scan.rolled
-        report.reason = reason
-        if not rolled:
+        ended = bulk.dispatch_file(
+            file, queues_from=queues_from, index_from=queues_from, check_crc=store.config.check_crc_on_recover
+        )
+        report.records += ended.records
+        report.reason = ended.reason
+        end = file.base + ended.position
+        last_valid = ended.last_offset if ended.records else last_valid
+        if not ended.rolled:
             break
     store.index.write_pending()
     if not report.clean:
@@ -105,40 +106,6 @@ def _recover_log(store: MessageStore, report: RecoveryReport) -> None:
     store.checkpoint.confirm_phy_offset = last_valid
     report.dropped_queue_entries = store.queues.truncate_dirty(end)
     _cut(store, end, report)
-
-
-class _Scan:
-    """Reads the records of one file after the other."""
-
-    def __init__(self, store: MessageStore) -> None:
-        self._check_crc = store.config.check_crc_on_recover
-        self._verify_property_crc = store.config.force_verify_prop_crc
-        self._delay_levels = store.dispatcher.delay_levels
-        self._topics: dict[bytes, str] = {}
-        self.position = 0
-        self.reason = ""
-        self.rolled = False  # the file ended with a blank: the log goes on in the next
-
-    def records(self, file: MappedFile) -> Iterator[DispatchRequest]:
-        """The records from the file's begin; then `position`, `reason` and `rolled` say how it ended."""
-        view, size, base = file.view, file.size, file.base
-        position = 0
-        self.rolled = False
-        while True:
-            found = check_record(
-                view, position, size,
-                check_crc=self._check_crc, verify_property_crc=self._verify_property_crc,
-                delay_levels=self._delay_levels, topics=self._topics,
-            )  # fmt: skip
-            if isinstance(found, NotARecord):
-                self.reason, self.rolled = found.reason, found.blank
-                break
-            if found.physical_offset != base + position:
-                self.reason = f"a record that says it lies at {found.physical_offset}"
-                break
-            yield found
-            position += found.size
-        self.position = position
 
 
 def _first_file(store: MessageStore, clean: bool, reached: int) -> int:
@@ -169,18 +136,14 @@ def _first_file(store: MessageStore, clean: bool, reached: int) -> int:
     return 0
 
 
-def _index_before(store: MessageStore, start_offset: int) -> None:
+def _index_before(store: MessageStore, bulk: BulkDispatcher, start_offset: int) -> None:
     """Index the records between the end of the index and the file that recovery begins with."""
     covered = max(store.index.end_offset, store.commit_log.min_offset)
-    if not store.config.message_index_enable or covered >= start_offset:
+    if not store.config.message_index_enable:
         return
-    scan = _Scan(store)
     for file in store.commit_log.files.files:
-        if file.base + file.size <= covered or file.base >= start_offset:
-            continue
-        for request in scan.records(file):
-            if request.physical_offset >= covered:
-                store.dispatcher.index(request)
+        if covered < file.base + file.size and file.base < start_offset:
+            bulk.dispatch_file(file, queues_from=start_offset, index_from=covered, check_crc=False)
 
 
 def _cut(store: MessageStore, end: int, report: RecoveryReport) -> None:

@@ -71,9 +71,12 @@ class Inbox:
             self._arrived.notify_all()
 
     def drain(self) -> None:
-        """By the owner: make the calls that wait."""
+        """By the owner: make the calls that wait. What one raises is no business of who happens to drain."""
         while self._calls:
-            self._calls.popleft()()
+            try:
+                self._calls.popleft()()
+            except Exception:
+                log.exception("a call from a worker failed")
 
     def wait(self, seconds: float) -> None:
         """By the owner: wait for a call, then make those that are there."""

@@ -218,5 +218,3 @@ def _check_checkpoint(
         if value < -1 or value > limit:
             severity = Severity.WARNING if store.aborted and value > 0 and log.damaged else Severity.FAULT
             findings.add(severity, "checkpoint", path, number * 8, f"{name} is {value}, {what} at {limit}")
-
-

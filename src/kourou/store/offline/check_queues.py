@@ -7,6 +7,7 @@ entry, and what is mapped.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,15 +34,21 @@ _ENTRIES_AT_ONCE = 64 * 1024
 class Expected(NamedTuple):
     """Entries that records say there are, a row each."""
 
-    index: Integers  # queue offset; base offset for a batch queue
+    base: Integers  # queue offset of the first message
     offset: Integers
     size: Integers
     tags: Integers
     time: Integers
     count: Integers  # messages in the record
 
-    def __getitem__(self, rows: Any) -> Expected:  # type: ignore[override]
+    def take(self, rows: Integers) -> Expected:
+        """Some of the rows."""
         return Expected(*(column[rows] for column in self))
+
+
+_FIELD_WORDS = {
+    "size": "size", "tags": "tags code", "time": "store time", "base": "first queue offset", "count": "number",
+}  # fmt: skip
 
 
 class QueueChecker:
@@ -50,7 +57,9 @@ class QueueChecker:
     def __init__(self, store: StoreDirectory, findings: Findings) -> None:
         self._store = store
         self._findings = findings
-        self._queues = {(queue.topic, queue.queue_id): _Queue(store, queue, findings) for queue in store.queues}
+        self._queues = {
+            (queue.topic, queue.queue_id): _Queue(store, queue, findings) for queue in store.queues
+        }
         self._missing: dict[tuple[str, int], tuple[int, int]] = {}  # first record and number of records
         # A record that names its offsets in light queues was written by a broker that had them.
         self._light = store.inferred or store.config.enable_multi_dispatch
@@ -75,7 +84,7 @@ class QueueChecker:
         for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(group)]):
             first = int(visible[start])
             key = rows.topics[int(rows.topic[first])], int(rows.queue_id[first])
-            self._compare(key, expected[visible[start:end]])
+            self._compare(key, expected.take(visible[start:end]))
         self._take_light_queues(rows, expected)
 
     def _compare(self, key: tuple[str, int], expected: Expected) -> None:
@@ -88,9 +97,10 @@ class QueueChecker:
 
     def _set_deliver_times(self, rows: Rows, tags: Integers) -> None:
         """In the delay topic an entry holds, instead of a tags code, when to deliver."""
+        topic = rows.topic
         if SCHEDULE_TOPIC not in rows.topics:
             return
-        delayed = rows.topic == rows.topics.index(SCHEDULE_TOPIC)
+        delayed = topic == rows.topics.index(SCHEDULE_TOPIC)
         levels = self._store.delay_levels
         for row, value in zip(*rows.property(names.DELAY_TIME_LEVEL)):
             if delayed[row] and value.isdigit() and (level := min(int(value), len(levels))) > 0:
@@ -112,8 +122,8 @@ class QueueChecker:
         having, queue_names = rows.property(names.INNER_MULTI_DISPATCH)
         if not len(having) or not self._light:
             return
-        offsets = dict(zip(*((part.tolist() if isinstance(part, np.ndarray) else part)
-                             for part in rows.property(names.INNER_MULTI_QUEUE_OFFSET))))  # fmt: skip
+        with_offsets, values = rows.property(names.INNER_MULTI_QUEUE_OFFSET)
+        offsets = dict(zip(with_offsets.tolist(), values))
         visible = rows.in_queue
         for row, raw_names in zip(having.tolist(), queue_names):
             topic = rows.topics[int(rows.topic[row])]
@@ -126,8 +136,8 @@ class QueueChecker:
                 if not offset.isdecimal():
                     continue
                 queue_id = 0 if self._light_id_is_zero and is_lmq(name) else int(rows.queue_id[row])
-                one = expected[row : row + 1]
-                self._compare((name, queue_id), one._replace(index=np.array([int(offset)])))
+                one = expected.take(np.array([row]))
+                self._compare((name, queue_id), one._replace(base=np.array([int(offset)])))
 
     def finish(self, log_end: int, damaged: list[tuple[int, int]]) -> None:
         """Look at what no record has confirmed."""
@@ -138,7 +148,9 @@ class QueueChecker:
 
     def _tell_missing_queue(self, topic: str, queue_id: int, first: int, count: int) -> None:
         path = f"{self._store.root}/consumequeue/{topic}/{queue_id}"
-        message = f"{count} records of this queue are in the log, the first at {first}, and the queue is not there"
+        message = (
+            f"{count} records of this queue are in the log, the first at {first}, and the queue is not there"
+        )
         known = self._store.topic_names
         if known is not None and topic not in known and not is_lmq(topic):
             self._findings.warning("deleted-topic", path, -1, f"{message}: its topic was deleted")
@@ -147,7 +159,11 @@ class QueueChecker:
 
 
 class _Queue:
-    """One queue: what its entries are compared with, and which have been confirmed."""
+    """One queue: its entries, and which of them a record has confirmed.
+
+    The place of an entry is its number, from the begin of the first file that ever was. In a ConsumeQueue it
+    is the queue offset; in a batch queue it is found by the record's physical offset.
+    """
 
     def __init__(self, store: StoreDirectory, queue: QueueFiles, findings: Findings) -> None:
         self._store = store
@@ -156,70 +172,193 @@ class _Queue:
         self._first = queue.files[0].first if queue.files else 0
         self._end = self._used_end()
         self._confirmed = np.zeros(max(self._end - self._first, 0), np.bool_)
-        self._displaced: list[Expected] = []
+        self._displaced: list[
+            tuple[int, int]
+        ] = []  # (place, physical offset) of records that found another there
         self._displaced_count = 0
         self._ext: ConsumeQueueExt | None = None
-        wanted = (
-            store.config.mapper_file_size_batch_consume_queue
-            if queue.batch
-            else store.config.mapped_file_size_consume_queue
-        )
-        for file in queue.files:
-            size = store.disk.size(file.path)
-            if size != wanted:
-                findings.fault("queue-file-size", file.path, -1, f"file has {size} bytes, {wanted} are right")
-        for before, after in zip(queue.files, queue.files[1:]):
-            if after.first != before.first + before.capacity:
-                findings.fault("queue-gap", after.path, -1, "a file before this one is missing")
+        self._check_files()
 
     @property
     def length(self) -> int:
-        """Entries from the first file's first place to the last that is not empty."""
+        """How many places there are up to the last that is not empty."""
         return len(self._confirmed)
 
     def _used_end(self) -> int:
         """Behind the last place that is not empty, whatever stands before it."""
+        unit = self._queue.unit
         for file in reversed(self._queue.files):
-            view = self._store.view(file.path)[: file.capacity * self._queue.unit]
-            used = last_used(view, 0, len(view))
+            used = last_used(self._store.view(file.path), 0, file.capacity * unit)
             if used:
-                return file.first + -(-used // self._queue.unit)
+                return file.first - -used // unit
         return self._first
+
+    def _check_files(self) -> None:
+        config, queue = self._store.config, self._queue
+        wanted = config.mapped_file_size_consume_queue
+        if queue.batch:
+            wanted = config.mapper_file_size_batch_consume_queue
+        for file in queue.files:
+            size = self._store.disk.size(file.path)
+            if size != wanted:
+                self._findings.fault(
+                    "queue-file-size", file.path, -1, f"file has {size} bytes, {wanted} are right"
+                )
+        for before, after in zip(queue.files, queue.files[1:]):
+            if after.first != before.first + before.capacity:
+                self._findings.fault("queue-gap", after.path, -1, "a file before this one is missing")
 
     # While the log is read
 
     def compare(self, expected: Expected) -> None:
-        """Compare with what records say; mark what they confirm."""
-        if self._queue.batch:
-            expected = self._by_place(expected)
-        there = (expected.index >= self._first) & (expected.index < self._end)
-        if not there.all():
-            self._tell_missing(expected[~there])
-            expected = expected[there]
-        remaining = expected
+        """Compare with what records say, and mark what they confirm."""
+        places = self._batch_places(expected.offset) if self._queue.batch else expected.base
+        open_rows = np.arange(len(places))
         for file in self._queue.files:
-            if not len(remaining.index):
-                return
-            inside = (remaining.index >= file.first) & (remaining.index < file.first + file.capacity)
+            until = min(file.first + file.capacity, self._end)
+            inside = (places[open_rows] >= file.first) & (places[open_rows] < until)
             if inside.any():
-                self._compare_in(file, remaining[inside])
-                remaining = remaining[~inside]
-        self._tell_missing(remaining)
+                rows = open_rows[inside]
+                self._compare_in(file, places[rows], expected.take(rows))
+                open_rows = open_rows[~inside]
+            if not len(open_rows):
+                return
+        for row in open_rows.tolist():
+            self._tell_missing(int(places[row]), int(expected.base[row]), int(expected.offset[row]))
 
-    def _compare_in(self, file: QueueFile, expected: Expected) -> None:
-        found = self._queue.room(file)[expected.index - file.first]
-        same_place = found["offset"] == expected.offset
-        wrong_size = same_place & (found["size"] != expected.size)
-        wrong_tags = same_place & (found["tags"] != expected.tags)
-        if wrong_tags.any():
-            wrong_tags &= ~self._ext_confirms(found, expected, wrong_tags)
-        wrong = wrong_size | wrong_tags
-        if self._queue.batch:
-            wrong |= same_place & ((found["time"] != expected.time) | (found["base"] != expected.index))
-        self._confirmed[expected.index[same_place] - self._first] = True
-        for row in np.flatnonzero(wrong_size).tolist():
-            self._fault("queue-size", expected, row, "says size", found["size"], expected.size)
-        for row in np.flatnonzero(wrong_tags).tolist():
-            self._fault("queue-tags", expected, row, "says tags code", found["tags"], expected.tags)
-        if not same_place.all():
-            self._set_aside(found[~same_place], expected[~same_place])
+    @cached_property
+    def _batch_offsets(self) -> Integers:
+        parts = [self._queue.room(file)["offset"] for file in self._queue.files]
+        whole = np.concatenate(parts) if parts else np.empty(0)
+        return whole[: self.length].astype(np.int64)
+
+    def _batch_places(self, offsets: Integers) -> Integers:
+        places = np.searchsorted(self._batch_offsets, offsets)
+        found = places < self.length
+        found[found] = self._batch_offsets[places[found]] == offsets[found]
+        return np.where(found, places + self._first, self._end)
+
+    def _compare_in(self, file: QueueFile, places: Integers, expected: Expected) -> None:
+        found = self._queue.room(file)[places - file.first]
+        same = found["offset"] == expected.offset
+        self._confirmed[places[same] - self._first] = True
+        fields = ["size", "tags", *(["time", "base", "count"] if self._queue.batch else [])]
+        for name in fields:
+            wrong = same & (found[name] != getattr(expected, name))
+            for row in np.flatnonzero(wrong).tolist():
+                right = int(getattr(expected, name)[row])
+                if name != "tags" or not self._ext_confirms(int(found["tags"][row]), right):
+                    message = f"says {_FIELD_WORDS[name]} {found[name][row]}, its record at"
+                    self._fault(
+                        f"queue-{name}", int(places[row]), f"{message} {expected.offset[row]} says {right}"
+                    )
+        rows = np.flatnonzero(~same)
+        self._displaced_count += len(rows)
+        room = _MAX_DISPLACED - len(self._displaced)
+        self._displaced += zip(places[rows[:room]].tolist(), expected.offset[rows[:room]].tolist())
+
+    def _ext_confirms(self, code: int, right: int) -> bool:
+        """Whether the code is an address in the ConsumeQueueExt, and the right code stands there."""
+        if code > MAX_ADDRESS:
+            return False
+        queue = self._queue
+        if self._ext is None:
+            self._ext = ConsumeQueueExt(
+                self._store.disk, self._store.root, queue.topic, queue.queue_id,
+                self._store.config.mapped_file_size_consume_queue_ext, writable=False,
+            )  # fmt: skip
+            try:
+                self._ext.load()
+            except StoreDamagedError as error:
+                self._findings.fault("queue-ext", queue.path, -1, str(error))
+        unit = self._ext.get(code)
+        return unit is not None and unit.tags_code == right
+
+    def _tell_missing(self, place: int, queue_offset: int, offset: int) -> None:
+        message = f"there is no entry for queue offset {queue_offset}, whose record lies at {offset}"
+        entry = self._queue.entry(self._queue.first) if self._queue.first < self._queue.end else None
+        severity, hint = Severity.FAULT, ""
+        if place >= self._end and entry is not None and offset < int(entry["offset"]):
+            severity, hint = Severity.WARNING, ": the topic was deleted and made anew"
+        elif place >= self._end and self._store.aborted:
+            severity, hint = Severity.WARNING, ": the next start makes it"
+        path, position = self._queue.position(place)
+        self._findings.add(severity, "queue-missing", path, position, message + hint)
+
+    # When the log has been read
+
+    def finish(self, log_end: int, damaged: list[tuple[int, int]]) -> None:
+        """Look at the entries that no record has confirmed."""
+        explained = self._tell_displaced()
+        for file in self._queue.files:
+            until = min(file.capacity, self._end - file.first)
+            for start in range(0, until, _ENTRIES_AT_ONCE):
+                stop = min(start + _ENTRIES_AT_ONCE, until)
+                first = file.first + start
+                confirmed = self._confirmed[first - self._first : file.first + stop - self._first]
+                rows = self._queue.room(file)[start:stop]
+                suspect = ~confirmed & ~self._is_fine(rows, first, damaged, log_end)
+                for at in np.flatnonzero(suspect).tolist():
+                    if first + at not in explained:
+                        self._tell_unconfirmed(
+                            first + at, int(rows["offset"][at]), int(rows["size"][at]), log_end
+                        )
+
+    def _tell_displaced(self) -> set[int]:
+        """Of the places where records found another: faults, unless that other is a record of the same place."""
+        newer = [pair for pair in self._displaced if self._confirmed[pair[0] - self._first]]
+        if newer:
+            path, position = self._queue.position(newer[0][0])
+            self._findings.warning(
+                "queue-replaced", path, position,
+                f"{len(newer)} records have queue offsets that belong to newer records, the first at {newer[0][1]}:"
+                " the topic was deleted and made anew",
+            )  # fmt: skip
+        wrong = dict(pair for pair in self._displaced if not self._confirmed[pair[0] - self._first])
+        for place, offset in wrong.items():
+            entry = self._queue.entry(place)
+            assert entry is not None
+            if entry["size"] == 0 and entry["offset"] == 0:
+                self._fault("queue-missing", place, f"is empty, its record lies at {offset}")
+            else:
+                self._fault(
+                    "queue-offset", place, f"points to {entry['offset']}, its record lies at {offset}"
+                )
+        return set(wrong)
+
+    def _is_fine(
+        self, rows: NDArray[Any], first: int, damaged: list[tuple[int, int]], log_end: int
+    ) -> NDArray[np.bool_]:
+        """Entries that need no record: those of records that are gone, or damaged, and blank ones at the begin."""
+        offset, size = rows["offset"], rows["size"]
+        places = np.arange(first, first + len(rows))
+        fine = (offset >= 0) & (offset < self._store.min_offset) & (size > 0)
+        fine |= (offset == 0) & (size == BLANK_SIZE) & (places < self._queue.first)
+        for start, end in damaged:
+            fine |= (offset >= start) & (offset < min(end, log_end))
+        return fine
+
+    def _tell_unconfirmed(self, place: int, offset: int, size: int, log_end: int) -> None:
+        if size == 0 and offset == 0:
+            self._fault("queue-missing", place, "is empty, and others follow")
+            return
+        if offset >= log_end:
+            message = f"points to {offset}, the log ends at {log_end}"
+            if self._store.aborted:
+                path, position = self._queue.position(place)
+                self._findings.warning(
+                    "queue-behind-log", path, position, f"entry {place} {message}: the next start drops it"
+                )
+            else:
+                self._fault("queue-behind-log", place, message)
+            return
+        message = self._store.message(offset)
+        if message is None:
+            self._fault("queue-offset", place, f"points to {offset}, where no record begins")
+            return
+        whose = f"a record of {message.topic}-{message.queue_id}, queue offset {message.queue_offset}"
+        self._fault("queue-offset", place, f"points to {offset}, {whose}")
+
+    def _fault(self, kind: str, place: int, message: str) -> None:
+        path, position = self._queue.position(place)
+        self._findings.fault(kind, path, position, f"entry {place} {message}")

@@ -13,7 +13,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterator
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -67,7 +67,11 @@ class StoreDirectory:
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], config: MessageStoreConfig | None = None, *, disk: Disk | None = None
+        cls,
+        path: str | os.PathLike[str],
+        config: MessageStoreConfig | None = None,
+        *,
+        disk: Disk | None = None,
     ) -> StoreDirectory:
         """Open a store directory; NotAStoreError where it is none.
 
@@ -132,13 +136,26 @@ class StoreDirectory:
         return [f"{self.root}/cut/{name}" for name in self.disk.list(f"{self.root}/cut")]
 
     @cached_property
-    def topic_names(self) -> set[str] | None:
-        """The topics of config/topics.json; None where there is no such file, or none that can be read."""
+    def _topic_table(self) -> dict[str, Any] | None:
         try:
             table = orjson.loads(bytes(self.view(f"{self.root}/config/topics.json")))["topicConfigTable"]
         except (orjson.JSONDecodeError, KeyError, TypeError):
             return None
-        return set(table)
+        return table if isinstance(table, dict) else None
+
+    @property
+    def topic_names(self) -> set[str] | None:
+        """The topics of config/topics.json; None where there is no such file, or none that can be read."""
+        return None if self._topic_table is None else set(self._topic_table)
+
+    @property
+    def batch_topic_names(self) -> set[str]:
+        """The topics of config/topics.json whose queues are batch queues."""
+        return {
+            topic
+            for topic, config in (self._topic_table or {}).items()
+            if "BatchCQ" in ((config or {}).get("attributes") or {}).values()
+        }
 
     @cached_property
     def checkpoint(self) -> StoreCheckpoint | None:
@@ -314,7 +331,10 @@ def _with_paths(config: MessageStoreConfig, root: str, disk: Disk) -> MessageSto
     if is_default or is_copy:
         read_only = "" if is_copy else config.read_only_commit_log_store_paths
         return dataclasses.replace(
-            config, store_path_root_dir=root, store_path_commit_log=own, read_only_commit_log_store_paths=read_only
+            config,
+            store_path_root_dir=root,
+            store_path_commit_log=own,
+            read_only_commit_log_store_paths=read_only,
         )
     return dataclasses.replace(config, store_path_root_dir=root)
 

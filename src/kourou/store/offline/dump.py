@@ -35,7 +35,9 @@ Progress = Callable[[int], None]  # bytes of the log done since the last call
 _ENTRIES_AT_ONCE = 8192
 
 
-def dump(store: StoreDirectory, *, recovered: bool = False, progress: Progress | None = None) -> Iterator[bytes]:
+def dump(
+    store: StoreDirectory, *, recovered: bool = False, progress: Progress | None = None
+) -> Iterator[bytes]:
     """The document, part by part; joined they are one JSON object."""
     config = store.config
     document: dict[str, Any] = {
@@ -278,7 +280,14 @@ class _IndexDump:
             fields["error"] = "size does not fit --hash-slots/--index-num"
             return fields
         header = INDEX_HEADER.unpack_from(self._store.view(path), 0)
-        keys = ("beginTimestamp", "endTimestamp", "beginPhyOffset", "endPhyOffset", "hashSlotCount", "indexCount")
+        keys = (
+            "beginTimestamp",
+            "endTimestamp",
+            "beginPhyOffset",
+            "endPhyOffset",
+            "hashSlotCount",
+            "indexCount",
+        )
         fields["header"] = dict(zip(keys, header, strict=True))
         fields["header"]["indexCount"] = file.count
         slots = file.slots

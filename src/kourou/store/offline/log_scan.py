@@ -21,7 +21,7 @@ from kourou.message.codec import INT
 from kourou.store.offline.directory import LogFile, StoreDirectory
 
 # Long enough that the fixed cost of a stretch does not count, short enough that its arrays do not either.
-STRETCH_BYTES = 32 * 1024 * 1024
+STRETCH_BYTES = 16 * 1024 * 1024
 _CHUNK = 1024 * 1024
 
 

@@ -11,22 +11,20 @@ from numpy.typing import NDArray
 
 from kourou.message import properties as names
 from kourou.message import scan, sysflag
-from kourou.message.properties import tags_code
+from kourou.message.property_scan import Properties, Values, join_properties
+from kourou.store.offline.java_hashes import JavaHashes
 from kourou.store.offline.log_scan import Stretch
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-_MAX_TAGS_KEPT = 65536
-
 
 class TopicTable:
-    """A number for each topic name, and the tags codes seen, for as long as a check runs."""
+    """A number for each topic name, for as long as a check runs."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self._numbers: dict[bytes, int] = {}
-        self._codes: dict[bytes, int] = {}
 
     def number(self, name: bytes) -> int:
         """The number of a topic."""
@@ -35,15 +33,6 @@ class TopicTable:
             number = self._numbers[name] = len(self.names)
             self.names.append(str(name, "utf-8", "replace"))
         return number
-
-    def code(self, tags: bytes) -> int:
-        """The tags code of a TAGS property."""
-        code = self._codes.get(tags)
-        if code is None:
-            if len(self._codes) >= _MAX_TAGS_KEPT:
-                self._codes.clear()
-            code = self._codes[tags] = tags_code(str(tags, "utf-8", "replace"))
-        return code
 
 
 class Rows:
@@ -89,7 +78,9 @@ class Rows:
     @property
     def in_queue(self) -> Mask:
         """Which records consumers may see: not prepared, not rolled back."""
-        return (self.transaction == sysflag.TRANSACTION_NOT) | (self.transaction == sysflag.TRANSACTION_COMMIT)
+        return (self.transaction == sysflag.TRANSACTION_NOT) | (
+            self.transaction == sysflag.TRANSACTION_COMMIT
+        )
 
     @property
     def in_index(self) -> Mask:
@@ -97,28 +88,32 @@ class Rows:
         return self.transaction != sysflag.TRANSACTION_ROLLBACK
 
     @cached_property
-    def _properties(self) -> scan.Properties:
-        return scan.join_properties(self.stretch.view, self.stretch.records)
+    def properties(self) -> Properties:
+        """The property strings, cut apart."""
+        return join_properties(self.stretch.view, self.stretch.records)
 
     @cached_property
-    def _blob(self) -> bytes:
-        return self._properties.blob.tobytes()
+    def hashes(self) -> JavaHashes:
+        """The hashes of texts in the blob of the properties."""
+        return JavaHashes(self.properties.blob)
 
     def property(self, name: str) -> tuple[Integers, list[bytes]]:
         """The rows that have a property, and its values."""
-        rows, starts, lengths = self._properties.find(name)
-        blob = self._blob
-        return rows, [blob[start:end] for start, end in zip(starts.tolist(), (starts + lengths).tolist())]
+        rows, starts, lengths = self.properties.find(name)
+        blob = self.properties.blob
+        return rows, [
+            blob[start:end].tobytes() for start, end in zip(starts.tolist(), (starts + lengths).tolist())
+        ]
 
     @cached_property
-    def tags(self) -> tuple[Integers, list[bytes]]:
-        """The rows with tags, and these."""
-        return self.property(names.TAGS)
+    def tags(self) -> Values:
+        """The rows with tags, and where these lie in the blob."""
+        return self.properties.find(names.TAGS)
 
     @cached_property
     def tags_code(self) -> Integers:
         """The tags code of each row, as a queue holds it (but see delay levels)."""
-        rows, values = self.tags
+        rows, starts, lengths = self.tags
         codes = np.zeros(len(self), np.int64)
-        codes[rows] = list(map(self._table.code, values))
+        codes[rows] = self.hashes.of(starts, lengths, np.zeros(len(rows), np.uint32)).view(np.int32)
         return codes

@@ -1,0 +1,265 @@
+"""Consume queues and index made anew from the log, in place or in another directory.
+
+Each record takes the way that it takes in a running store (dispatch.py), so what comes out is what the store
+would have written. Nothing is invented: a log that is damaged before its end is refused where the
+damaged record cannot be placed, and a queue of which no record is left in the log keeps its files,
+because only they know its offsets.
+
+In place: all is built in <root>/.rebuild-<time> under the lock of the store, brought to the disk, and then
+each directory trades places with its new one in one step of the file system. A crash before leaves the
+old, a crash between leaves queues of one and index of the other, which both fit the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from kourou.errors import ConfigError, StoreDamagedError, StoreError
+from kourou.store.batch_consume_queue import BatchConsumeQueue
+from kourou.store.commit_log import CommitLog
+from kourou.store.config import MessageStoreConfig
+from kourou.store.disk import SystemClock
+from kourou.store.dispatch import Dispatcher, DispatchRequest, check_record
+from kourou.store.index_file import IndexService
+from kourou.store.offline.directory import StoreDirectory
+from kourou.store.offline.log_scan import Break, Stretch, walk
+from kourou.store.queue_store import ConsumeQueueStore
+
+FOLDERS = ("consumequeue", "batchconsumequeue", "consumequeue_ext", "index")
+
+Progress = Callable[[int], None]  # bytes of the log done since the last call
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+@dataclass(slots=True)
+class RebuildReport:
+    """What was made."""
+
+    path: str = ""  # where queues and index lie now
+    records: int = 0
+    queues: int = 0
+    index_files: int = 0
+    index_entries: int = 0
+    backups: list[str] = field(default_factory=list)  # what lay there before
+    notes: list[str] = field(default_factory=list)  # what a reader of the result should know
+    seconds: float = 0.0
+
+
+def rebuild_into(store: StoreDirectory, out: str, *, progress: Progress | None = None) -> RebuildReport:
+    """Make queues and index in another directory, which must be empty or not there yet."""
+    out = os.path.abspath(out)
+    if os.path.exists(out) and (not os.path.isdir(out) or os.listdir(out)):
+        raise StoreError(f"{out} is not empty: name a directory that is empty or not there yet")
+    return _Builder(store, out, progress).build()
+
+
+def rebuild_in_place(
+    store: StoreDirectory, *, backup: bool = True, progress: Progress | None = None
+) -> RebuildReport:
+    """Replace queues and index. StoreLockedError where a process has the store open."""
+    lock = store.disk.lock(f"{store.root}/lock")
+    try:
+        for name in os.listdir(store.root):
+            if name.startswith(".rebuild-"):  # of a rebuild that was killed: the lock says that none runs
+                shutil.rmtree(f"{store.root}/{name}")
+        stamp = f"{datetime.now():%Y%m%d%H%M%S}"
+        workshop = f"{store.root}/.rebuild-{stamp}"
+        try:
+            report = _Builder(store, workshop, progress).build()
+            report.backups = _swap_all(store.root, workshop, stamp)
+        finally:
+            shutil.rmtree(workshop, ignore_errors=True)
+        if not backup:
+            for path in report.backups:
+                shutil.rmtree(path)
+            report.backups = []
+    finally:
+        lock.release()
+    report.path = store.root
+    return report
+
+
+class _Builder:
+    """Makes the queues and the index of a log below a directory."""
+
+    def __init__(self, store: StoreDirectory, out: str, progress: Progress | None) -> None:
+        if store.index_size_problem is not None:
+            raise ConfigError(store.index_size_problem)
+        self._store = store
+        self._out = out
+        self._progress = progress or (lambda done: None)
+        config = _config_for(store, out)
+        batch_topics = {queue.topic for queue in store.queues if queue.batch} | store.batch_topic_names
+        self._queues = ConsumeQueueStore(store.disk, config, batch_topics.__contains__)
+        self._index = IndexService(store.disk, out, config, SystemClock())
+        self._dispatcher = Dispatcher(
+            CommitLog(store.disk, config, writable=False), self._queues, self._index, config, _raise
+        )
+        self._topics: dict[bytes, str] = {}
+        self._report = RebuildReport(out)
+
+    def build(self) -> RebuildReport:
+        started = time.monotonic()
+        report = self._report
+        self._store.disk.make_dirs(self._out)
+        try:
+            for request in self._requests():
+                self._dispatch(request)
+                report.records += 1
+            self._keep_offsets_of_expired_queues()
+            self._index.write_pending()
+            self._queues.flush(0)
+            self._index.flush()
+            report.queues = sum(1 for _ in self._queues)
+            report.index_files = len(self._index.files)
+            report.index_entries = sum(file.count - 1 for file in self._index.files)
+        finally:
+            self._queues.close()
+            self._index.close()
+        _sync_tree(self._out)
+        report.seconds = time.monotonic() - started
+        return report
+
+    def _requests(self) -> Iterator[DispatchRequest]:
+        """The records up to the end of the log."""
+        pending: list[Break] = []
+        for part in walk(self._store):
+            if isinstance(part, Stretch):
+                for broken in pending:
+                    yield self._salvage(broken)
+                pending.clear()
+                for position in part.records.positions.tolist():
+                    yield self._request(part.view, position)
+                self._progress(part.end - part.begin)
+            elif isinstance(part, Break):
+                pending.append(part)
+        torn = next((broken for broken in pending if not broken.empty), None)
+        if torn is not None:
+            self._report.notes.append(
+                f"the log ends at {torn.file.base + torn.position} with a torn tail ({torn.reason}), which has no"
+                " entries now"
+            )
+
+    def _request(self, view: memoryview, position: int) -> DispatchRequest:
+        found = check_record(
+            view, position, len(view),
+            check_crc=False, delay_levels=self._store.delay_levels, topics=self._topics,
+        )  # fmt: skip
+        if not isinstance(found, DispatchRequest):
+            raise StoreDamagedError(f"{found.reason}, at byte {position} of a log file")
+        return found
+
+    def _salvage(self, broken: Break) -> DispatchRequest:
+        """A record that is damaged, but of which the header tells its place: its entry stays right."""
+        place = broken.file.base + broken.position
+        with contextlib.suppress(StoreDamagedError):
+            request = self._request(self._store.view(broken.file.path), broken.position)
+            if request.physical_offset == place and broken.position + request.size == broken.resume:
+                self._report.notes.append(
+                    f"the record at {place} is damaged ({broken.reason}) and has its entry"
+                )
+                return request
+        raise StoreDamagedError(
+            f"the log is damaged at {place} ({broken.reason}) and goes on at {broken.file.base + broken.resume}: what"
+            " lay between cannot be placed, and the queues behind it would be wrong"
+        )
+
+    def _dispatch(self, request: DispatchRequest) -> None:
+        if request.in_queue:
+            if request.queue_offset == 0:
+                self._forget_older(request)
+            self._queues.dispatch(request)
+        self._dispatcher.index(request)
+
+    def _forget_older(self, request: DispatchRequest) -> None:
+        """A queue that begins anew was deleted with its topic; its older records belong to nobody."""
+        queue = self._queues.get(request.topic, request.queue_id)
+        if queue is None or queue.max_offset == 0 or isinstance(queue, BatchConsumeQueue):
+            return
+        del self._queues.table[request.topic][request.queue_id]
+        queue.destroy()
+        self._report.notes.append(
+            f"queue {queue} begins anew at {request.physical_offset}: its topic was deleted once"
+        )
+
+    def _keep_offsets_of_expired_queues(self) -> None:
+        for queue in self._store.queues:
+            if self._queues.get(queue.topic, queue.queue_id) is not None or queue.end == 0:
+                continue
+            entry = queue.entry(queue.end - 1)
+            if entry is not None and 0 <= int(entry["offset"]) < self._store.min_offset:
+                folder = self._store.relative(queue.path)
+                shutil.copytree(queue.path, f"{self._out}/{folder}")
+                self._report.notes.append(
+                    f"queue {queue} is kept as it was: no record of it is left in the log"
+                )
+
+
+def _config_for(store: StoreDirectory, out: str) -> MessageStoreConfig:
+    config = dataclasses.replace(
+        store.config, store_path_root_dir=out, store_path_commit_log=store.config.store_path_commit_log
+    )
+    if store.inferred:
+        # A record that names its offsets in light queues was written by a broker that had them.
+        config = dataclasses.replace(config, enable_lmq=True, enable_multi_dispatch=True)
+    return config
+
+
+def _raise(reason: str) -> None:
+    raise StoreError(reason)
+
+
+# Into place
+
+
+def _swap_all(root: str, workshop: str, stamp: str) -> list[str]:
+    backups = []
+    for folder in FOLDERS:
+        new, place, backup = f"{workshop}/{folder}", f"{root}/{folder}", f"{root}/{folder}.bak-{stamp}"
+        if not os.path.isdir(place):
+            if os.path.isdir(new):
+                os.rename(new, place)
+            continue
+        if not os.path.isdir(new):
+            os.rename(place, backup)
+        elif _exchange(new, place):
+            os.rename(new, backup)
+        else:
+            # A crash between these two leaves no such directory: the next start makes it from the log.
+            os.rename(place, backup)
+            os.rename(new, place)
+        backups.append(backup)
+    _sync_directory(root)
+    return backups
+
+
+def _exchange(one: str, other: str) -> bool:
+    """Let two directories trade names in one step; False where the system cannot."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if function is None:
+        return False
+    arguments = _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE
+    return bool(function(*arguments) == 0)
+
+
+def _sync_tree(root: str) -> None:
+    for folder, _, _ in os.walk(root):
+        _sync_directory(folder)
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
