@@ -40,7 +40,7 @@ def _rows(body_size: int, expected: float) -> list[Row]:
 def _scan(store: MessageStore) -> float:
     file = store.commit_log.files.files[0]
     start = time.perf_counter()
-    rows = sum(batch.num_rows for batch in iter_columns(file.view, 0, file.wrote, columns=COLUMNS))
+    rows = sum(part.batch.num_rows for part in iter_columns(file.view, 0, file.wrote, columns=COLUMNS))
     elapsed = time.perf_counter() - start
     assert rows > 0
     return file.wrote / elapsed / 1e6

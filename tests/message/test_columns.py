@@ -8,6 +8,10 @@ import tracemalloc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from kourou.errors import CorruptRecordError
+from kourou.message import CompressionType, compress, scan
+from kourou.message.codec import encode
 from support import golden
 from support.records import (
     as_row,
@@ -17,10 +21,6 @@ from support.records import (
     raw_records,
     simple_message,
 )
-
-from kourou.errors import CorruptRecordError
-from kourou.message import CompressionType, compress, scan
-from kourou.message.codec import encode
 
 pa = pytest.importorskip("pyarrow")
 

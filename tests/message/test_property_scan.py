@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.records import encode_raw, names, property_strings, simple_message
 
 from kourou.message import decode_properties, scan
 from kourou.message.property_scan import join_properties
+from support.records import encode_raw, names, property_strings, simple_message
 
 many_properties = "".join(f"name-{number % 40}\x01{number}\x02" for number in range(50))
 same_ends = (

@@ -121,7 +121,9 @@ def blank(size: int) -> bytes:
     return struct.pack(">ii", size, BLANK_MAGIC).ljust(size, b"\0")
 
 
-def decode_all(log: bytes | memoryview, *, check_crc: bool = False) -> tuple[list[StoredMessage], int]:
+def decode_all(
+    log: bytes | bytearray | memoryview, *, check_crc: bool = False
+) -> tuple[list[StoredMessage], int]:
     """Record by record from the start, up to the first thing that does not decode; and where that is."""
     position, messages = 0, []
     while position < len(log):

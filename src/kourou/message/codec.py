@@ -37,7 +37,7 @@ import struct
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from kourou.errors import CorruptRecordError
+from kourou.errors import BadMessageError, CorruptRecordError
 from kourou.message import sysflag
 from kourou.message.batch import decode_batch
 from kourou.message.compression import CompressionType, decompress
@@ -227,10 +227,17 @@ def encode(message: StoredMessage, *, append_property_crc: bool = False) -> byte
     topic = message.topic.encode()
     properties = message.properties_raw.encode()
     magic = MAGIC_V1 if len(topic) <= 127 else MAGIC_V2
+    v6 = (len(message.born_host) == 20) * sysflag.BORN_HOST_V6 | (
+        len(message.store_host) == 20
+    ) * sysflag.STORE_HOST_V6
+    if message.sys_flag & (sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6) != v6:
+        raise BadMessageError("the system flag contradicts the lengths of the addresses")
     if append_property_crc:
         if properties and not properties.endswith(b"\x02"):
             properties += b"\x02"
         properties += bytes(PROPERTY_CRC_LENGTH)
+    if max(len(topic), len(properties)) > 0x7FFF:
+        raise BadMessageError("topic or properties are too long for a record")
     size = record_size(message.sys_flag, magic, len(message.body), len(topic), len(properties))
     record = bytearray(size)
     encode_into(

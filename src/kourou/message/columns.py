@@ -10,7 +10,7 @@ for, and no other, is made for all rows at once:
 
 - fixed fields: one pass over the gathered headers, which turns them into the machine's byte order;
 - bodies: an array of views into the log buffer, 16 bytes each, that Arrow casts to plain binary. That
-  is the only copy of a body;
+  is the only copy of a body (building arrays of views takes pyarrow 19);
 - properties: copied the same way into one blob, cut apart by `Properties`;
 - topics, tags, keys and other short texts: taken by Arrow out of an array whose items are, in turn, a
   text and the gap up to the next;

@@ -26,14 +26,13 @@ also 32 or 56 characters.
 
 from __future__ import annotations
 
-import calendar
 import itertools
 import os
 import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from ipaddress import ip_address
 
 from kourou.errors import BadMessageError
@@ -125,6 +124,6 @@ class UniqueIdGenerator:
         start = datetime.fromtimestamp(now_ms / 1000).replace(
             day=1, hour=0, minute=0, second=0, microsecond=0
         )
-        days = calendar.monthrange(start.year, start.month)[1]
+        following = (start + timedelta(days=32)).replace(day=1)  # both local: a month may have a clock change
         self._month_start_ms = int(start.timestamp()) * 1000
-        self._next_month_ms = self._month_start_ms + days * 86_400_000
+        self._next_month_ms = int(following.timestamp()) * 1000
