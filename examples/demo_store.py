@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import random
 import shutil
@@ -43,6 +44,7 @@ def main() -> None:
     if arguments.write:
         write_until_killed(arguments.write)
         return
+    logging.getLogger("kourou").setLevel(logging.CRITICAL)  # the demonstration tells it in its own words
     root = Path(arguments.keep or tempfile.mkdtemp(prefix="kourou-demo-"))
     try:
         demonstrate(root)

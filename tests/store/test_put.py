@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 from zlib import crc32
 
 import pytest
@@ -237,6 +238,25 @@ def test_a_taken_back_record_does_not_come_back_after_a_restart(
         assert store.commit_log.max_offset == end
         assert bodies(store) == []
         assert store.query_message("topic", "lost").records == []
+
+
+def test_what_takes_the_place_of_a_record_taken_back_is_flushed_too(
+    store: MessageStore, disk: FaultDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flush thread may come between the append and its undoing."""
+    put(store, message("other"))
+
+    def flush_then_fail(*_: object, **__: object) -> NoReturn:
+        store.flusher.flush()
+        raise OSError("no such luck")
+
+    monkeypatch.setattr(disk, "map", flush_then_fail)
+    assert not store.put_message(message(body=bytes(500))).ok
+    monkeypatch.undo()
+    put(store, message(body=b"short"))
+    syncs = disk.count_syncs("commitlog")
+    assert store.flusher.flush() == store.commit_log.max_offset
+    assert disk.count_syncs("commitlog") == syncs + 1
 
 
 def test_a_light_queue_that_fails_leaves_no_entry_in_the_message_own_queue(

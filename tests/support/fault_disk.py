@@ -174,6 +174,9 @@ class FaultMapping:
     def write(self, position: int, data: memoryview) -> None:
         self._inner.write(position, data)
 
+    def data_end(self, start: int) -> int:
+        return self._inner.data_end(start)
+
     def close(self) -> None:
         self._inner.close()
 

@@ -119,7 +119,9 @@ class MessageStoreConfig:
         self.store_path_root_dir = str(Path(self.store_path_root_dir).absolute())
         if not self.store_path_commit_log:
             self.store_path_commit_log = f"{self.store_path_root_dir}/commitlog"
+        # Files of queues hold whole entries.
         self.mapped_file_size_consume_queue = -(-self.mapped_file_size_consume_queue // 20) * 20
+        self.mapper_file_size_batch_consume_queue = -(-self.mapper_file_size_batch_consume_queue // 46) * 46
         if self.mapped_file_size_commit_log < 4096:
             raise ConfigError("mappedFileSizeCommitLog must be at least 4096 bytes")
         if self.max_hash_slot_num < 1 or self.max_index_num < 2:

@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 ENTRY = struct.Struct(">qiq")
 ENTRY_SIZE = ENTRY.size
 ENTRY_DTYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
-BLANK_ENTRY = ENTRY.pack(0, 0x7FFFFFFF, 0)
+BLANK_SIZE = 0x7FFFFFFF
+BLANK_ENTRY = ENTRY.pack(0, BLANK_SIZE, 0)
 # 3,276 entries: room for a queue is reserved in steps that cost little where topics are many.
 RESERVE_STEP = 64 * 1024
 # Recovery looks at so many entries at a time, so that it does not read a file's empty rest.
@@ -243,6 +244,8 @@ class ConsumeQueue:
         file = self._file_by_time(timestamp, boundary, times)
         if file is None or file.read_position < ENTRY_SIZE:
             return 0
+        if self.min_logic_offset >= self.files.max_offset:
+            return self.max_offset  # nothing of it is in the log any more
         view = file.view[: file.read_position]
 
         def time_at(at: int) -> int:
@@ -299,7 +302,7 @@ class ConsumeQueue:
         if file is None or file.wrote < ENTRY_SIZE:
             return -1
         physical_offset, size, _ = ENTRY.unpack_from(file.view, file.wrote - ENTRY_SIZE)
-        return physical_offset + size if physical_offset >= 0 and size > 0 else -1
+        return physical_offset + size if physical_offset >= 0 and 0 < size < BLANK_SIZE else -1
 
     # Recovery and retention
 
@@ -325,8 +328,7 @@ class ConsumeQueue:
                 if len(bad):
                     break
             if valid:
-                last = entries[valid - 1]
-                self.max_physic_offset = int(last["offset"]) + int(last["size"])
+                self._note_last(entries[valid - 1])
                 if self.ext is not None:
                     addresses = entries["tags"][:valid][entries["tags"][:valid] <= MAX_ADDRESS]
                     max_ext = int(addresses[-1]) if len(addresses) else max_ext
@@ -338,6 +340,11 @@ class ConsumeQueue:
         if self.ext is not None:
             self.ext.recover()
             self.ext.truncate_behind(max_ext)
+
+    def _note_last(self, entry: np.void) -> None:
+        # A blank entry speaks of no record. Its size would make all below 2 GiB look dispatched.
+        if int(entry["size"]) != BLANK_SIZE:
+            self.max_physic_offset = int(entry["offset"]) + int(entry["size"])
 
     def _skip_blank_entries(self) -> None:
         """A queue that did not begin at 0 begins with blank entries: its minimum is behind them."""
@@ -365,7 +372,7 @@ class ConsumeQueue:
                 file.clear_tail()
             if keep:
                 last = entries[keep - 1]
-                self.max_physic_offset = int(last["offset"]) + int(last["size"])
+                self._note_last(last)
                 max_ext = int(last["tags"]) if int(last["tags"]) <= MAX_ADDRESS else 0
             break
         self.files.flushed_where = min(self.files.flushed_where, self.files.max_offset)

@@ -20,6 +20,7 @@ import fcntl
 import mmap
 import os
 import time
+from functools import cache
 from typing import Protocol
 
 from kourou.errors import DiskFullError, StoreLockedError
@@ -45,6 +46,12 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
 
+@cache
+def physical_memory_bytes() -> int:
+    """How much memory the machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 class Mapping(Protocol):
     """A file of fixed size in memory."""
 
@@ -64,6 +71,10 @@ class Mapping(Protocol):
 
     def write(self, position: int, data: memoryview) -> None:
         """Write through the file instead of the view (no page fault, releases the GIL)."""
+        ...
+
+    def data_end(self, start: int) -> int:
+        """Where the file's last data from `start` on may end: behind it, all is known to be zero."""
         ...
 
     def close(self) -> None:
@@ -251,6 +262,17 @@ class OsMapping:
             done = os.pwrite(self._fd, data, position)
             position += done
             data = data[done:]
+
+    def data_end(self, start: int) -> int:
+        """Where the file's last data from `start` on may end: behind it, all is known to be zero."""
+        end = start
+        try:
+            while True:  # over holes, which a log file has gigabytes of: reading them would fault pages in
+                end = os.lseek(self._fd, os.lseek(self._fd, end, os.SEEK_DATA), os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # no data behind `end`
+                return len(self.view)
+        return end
 
     def close(self) -> None:
         """Let go. The view and its slices stay valid: the map goes when the last of them is dropped."""

@@ -86,6 +86,9 @@ class CommitLogFlusher:
     def flush(self, least_pages: int = 0) -> int:
         """Flush now; the offset up to which the log is on disk."""
         before = self._files.flushed_where
+        if self.failed:
+            self._answer(1 << 63, PutMessageStatus.FLUSH_DISK_TIMEOUT)
+            return before
         try:
             if self._config.transient_store_pool_enable and least_pages == 0:
                 self._files.commit(0)
@@ -127,7 +130,10 @@ class CommitLogFlusher:
 
         def call_all() -> None:
             for callback in callbacks:
-                callback(status)
+                try:
+                    callback(status)
+                except Exception:
+                    log.exception("a sender could not be answered; the others are")
 
         self._post(call_all)
 

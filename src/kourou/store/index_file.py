@@ -259,7 +259,7 @@ class IndexFile:
         value = key_hash(text)
         found: list[int] = []
         (number,) = _SLOT.unpack_from(self._view, HEADER_SIZE + value % self.slot_count * SLOT_SIZE)
-        while 0 < number <= self.count and self.count > 1 and len(found) < limit:
+        while 0 < number < self.count and len(found) < limit:
             entry = ENTRY.unpack_from(self._view, self._entries_at + number * ENTRY_SIZE)
             entry_hash, offset, seconds, previous = entry
             if seconds < 0:
@@ -314,6 +314,10 @@ class IndexService:
             path = f"{self._directory}/{name}"
             wanted = self.file_size
             size = self._disk.size(path)
+            if size == 0 and self._writable:
+                log.warning("removing %s: it is empty", path)
+                self._disk.remove(path)
+                continue
             if size != wanted:
                 raise StoreError(
                     f"{path} has {size} bytes, {wanted} are configured: name the right maxHashSlotNum and"
@@ -436,7 +440,12 @@ class IndexService:
         """Remove the files, never the last, whose entries all lie before the log."""
         count = 0
         while len(self.files) > 1 and self.files[0].end_offset < min_physical_offset:
-            self.files.pop(0).destroy()
+            try:
+                self.files[0].destroy()
+            except OSError as error:
+                log.warning("cannot remove %s: %s", self.files[0].path, error)
+                break
+            self.files.pop(0)
             count += 1
         return count
 

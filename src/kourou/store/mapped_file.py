@@ -161,10 +161,13 @@ class MappedFile:
 
     def dirty_end(self, start: int) -> int:
         """Behind the last byte from `start` on that is not zero; `start` where all are."""
-        for at in range(start + (self.size - start) // _CHUNK * _CHUNK, start - 1, -_CHUNK):
-            used = np.flatnonzero(np.frombuffer(self.view[at : at + _CHUNK], np.uint8))
+        end = self.mapping.data_end(start)
+        while end > start:
+            begin = max(end - _CHUNK, start)
+            used = np.flatnonzero(np.frombuffer(self.view[begin:end], np.uint8))
             if len(used):
-                return at + int(used[-1]) + 1
+                return begin + int(used[-1]) + 1
+            end = begin
         return start
 
     def clear_tail(self) -> None:
@@ -252,6 +255,7 @@ class MappedFileQueue:
         self.reserve_step = reserve_step
         self._create = create
         self._lock = threading.Lock()  # for changes of `files`
+        self._commit_lock = threading.Lock()  # both the flush and the commit service commit
         self.files: tuple[MappedFile, ...] = ()
         self.flushed_where = 0
         self.committed_where = 0
@@ -366,14 +370,15 @@ class MappedFileQueue:
 
     def commit(self, least_pages: int = 0) -> int:
         """Move what is in buffers into the files; the offset up to which it is there."""
-        while True:
-            where = self.committed_where
-            file = self.find(where) or (self.files[0] if where == 0 and self.files else None)
-            if file is None:
-                return self.committed_where
-            self.committed_where = file.base + file.commit(least_pages)
-            if self.committed_where == where or self.committed_where >= self.max_wrote:
-                return self.committed_where
+        with self._commit_lock:
+            while True:
+                where = self.committed_where
+                file = self.find(where) or (self.files[0] if where == 0 and self.files else None)
+                if file is None:
+                    return self.committed_where
+                self.committed_where = file.base + file.commit(least_pages)
+                if self.committed_where == where or self.committed_where >= self.max_wrote:
+                    return self.committed_where
 
     def set_where(self, offset: int) -> None:
         """Take everything up to `offset` as written, committed and flushed, and cut what is behind."""

@@ -28,7 +28,7 @@ from kourou.store.batch_consume_queue import BatchConsumeQueue
 from kourou.store.commit_log import END_FILE_MIN_BLANK, MAX_PROPERTIES, MAX_RECORD_OVERHEAD, CommitLog
 from kourou.store.config import MessageStoreConfig
 from kourou.store.consume_queue import ConsumeQueue
-from kourou.store.disk import Clock
+from kourou.store.disk import Clock, physical_memory_bytes
 from kourou.store.dispatch import SCHEDULE_TOPIC, Dispatcher, DispatchRequest
 from kourou.store.index_file import IndexService, key_prefixes
 from kourou.store.queue_store import LMQ_SEPARATOR, AnyQueue, ConsumeQueueStore, is_lmq
@@ -40,6 +40,10 @@ log = logging.getLogger(__name__)
 
 PUT_OK = PutMessageStatus.PUT_OK
 MAX_TOPIC_BYTES = 0x7FFF
+# Linux stops a writer when dirty pages take 20 % of the memory (vm.dirty_ratio), and the one thread that owns
+# the store with it. Before that, senders are told to wait.
+MAX_UNFLUSHED_SHARE = 0.15
+_BUSY = "the disk is behind: too much is not flushed yet"
 
 _INNER_NUM = names.INNER_NUM.encode()
 _MAX_INNER = 0x7FFF  # messages of an inner batch: its queue entry has two bytes for them
@@ -174,6 +178,8 @@ class MessagePutter:
         self.stats = stats
         self._inbox = inbox
         self._topics: dict[str, _Topic] = {}
+        self._files = commit_log.files
+        self._max_unflushed = int(physical_memory_bytes() * MAX_UNFLUSHED_SHARE)
         self._at_once = dispatcher.at_once
         self._indexing = config.message_index_enable
         self._max_record = min(
@@ -235,6 +241,8 @@ class MessagePutter:
             return self._refuse_after(error)
         at = file.wrote
         offset = file.base + at
+        if offset - self._files.flushed_where > self._max_unflushed:
+            return self._refuse(PutMessageStatus.OS_PAGE_CACHE_BUSY, _BUSY)
         encode_into(
             file.write_view, at, size, topic.magic, crc32(body) & 0x7FFFFFFF, queue_id, message.flag,
             queue_offset, offset, sys_flag, message.born_timestamp, message.born_host, timestamp,
@@ -347,6 +355,8 @@ class MessagePutter:
         except (OSError, KourouError) as error:
             return self._refuse_after(error)
         start = at = file.wrote
+        if file.base + at - self._files.flushed_where > self._max_unflushed:
+            return self._refuse(PutMessageStatus.OS_PAGE_CACHE_BUSY, _BUSY)
         view, base = file.write_view, file.base
         requests = []
         for size, flag, body, raw in parts:

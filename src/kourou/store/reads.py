@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 from kourou.errors import CorruptRecordError
@@ -12,6 +10,7 @@ from kourou.message.codec import StoredMessage, decode
 from kourou.store.config import BrokerRole
 from kourou.store.consume_queue import ENTRY, ENTRY_SIZE, ConsumeQueue
 from kourou.store.consume_queue_ext import ExtUnit
+from kourou.store.disk import physical_memory_bytes
 from kourou.store.index_file import TAG_TYPE
 from kourou.store.queue_store import AnyQueue
 from kourou.store.status import GetMessageResult, GetMessageStatus, QueryMessageResult
@@ -33,12 +32,6 @@ class MessageFilter(Protocol):
     def matches_record(self, record: memoryview) -> bool:
         """Whether a record matches."""
         ...
-
-
-@cache
-def physical_memory_bytes() -> int:
-    """How much memory the machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def get_message(
@@ -90,7 +83,10 @@ def _get_plain(
     entry_limit = max(config.max_filter_message_size, max_count * ENTRY_SIZE) // ENTRY_SIZE
     following, total, last_offset, skip_below = offset, 0, 0, -1
     base, limit, view = -1, -1, memoryview(b"")
+    end = queue.max_offset
     for _ in range(config.travel_cq_file_num_when_get_message):
+        if following >= end:
+            break
         entries = queue.entries_from(following)
         if entries is None:
             result.status = GetMessageStatus.OFFSET_FOUND_NULL
@@ -162,6 +158,8 @@ def _get_filtered(
         if entry.physical_offset < skip_below:
             continue
         if message_filter is not None and not message_filter.matches_queue(entry.tags_code, entry.ext):
+            if not result.records:
+                result.status = GetMessageStatus.NO_MATCHED_MESSAGE
             continue
         record = commit_log.message(entry.physical_offset, entry.size)
         if record is None:
@@ -171,6 +169,8 @@ def _get_filtered(
             continue
         if message_filter is not None and not message_filter.matches_record(record):
             result.filter_message_count += 1
+            if not result.records:
+                result.status = GetMessageStatus.NO_MATCHED_MESSAGE
             continue
         result.records.append(record)
         result.queue_offsets.append(entry.queue_offset)

@@ -2,17 +2,18 @@
 TimerCheckpoint).
 
 A timer message lies in the log under rmq_sys_wheel_timer until its time. `timerwheel` has a slot for each
-second of two weeks; a slot leads to the newest unit of its second in `timerlog`, a unit to the one before.
+second (`timerPrecisionMs`) of two weeks; a slot leads to the newest unit of its second in `timerlog`, a unit
+to the one before.
 All numbers are big-endian and signed.
 
 timerwheel, slots of 32 bytes:
 
 | offset | size | field |
 |--------|------|-------|
-| 0      | 8    | time: the second that the slot stands for now, in ms |
+| 0      | 8    | time: the second since 1970 that the slot stands for now |
 | 8      | 8    | position in the timer log of its first unit |
 | 16     | 8    | position of its last unit |
-| 24     | 4    | number of units |
+| 24     | 4    | number of messages to deliver: a unit that deletes another counts -1 |
 | 28     | 4    | magic, 0 |
 
 timerlog/<offset of the first byte, 20 digits>, units of 52 bytes:
@@ -49,8 +50,9 @@ from typing import NamedTuple
 import numpy as np
 
 SLOT_DTYPE = np.dtype(
-    [("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("count", ">i4"), ("magic", ">i4")]
+    [("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("messages", ">i4"), ("magic", ">i4")]
 )
+DEFAULT_PRECISION_MS = 1000
 _UNIT = struct.Struct(">iqiqiqiiq")
 UNIT_SIZE = _UNIT.size
 _CHECKPOINT = struct.Struct(">7q")
@@ -64,7 +66,7 @@ class TimerSlot(NamedTuple):
     time: int
     first_position: int
     last_position: int
-    count: int
+    messages: int
     magic: int
 
 

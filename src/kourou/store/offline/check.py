@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from zlib import crc32
 
 from kourou.message import properties as names
@@ -21,7 +22,7 @@ from kourou.store.disk import PAGE_SIZE
 from kourou.store.index_file import IndexFile
 from kourou.store.offline.check_index import IndexChecker
 from kourou.store.offline.check_queues import QueueChecker
-from kourou.store.offline.directory import LogFile, StoreDirectory
+from kourou.store.offline.directory import StoreDirectory
 from kourou.store.offline.findings import DEFAULT_LIMIT, Finding, Findings, Severity
 from kourou.store.offline.log_scan import Blank, Break, Stretch, walk
 from kourou.store.offline.rows import Rows, TopicTable
@@ -99,9 +100,9 @@ def _check_file_sizes(store: StoreDirectory, findings: Findings) -> None:
         if file.size != wanted:
             findings.fault(
                 "log-file-size", file.path, -1,
-                f"file has {file.size} bytes, mappedFileSizeCommitLog is {wanted}: a broker refuses to load it",
+                f"file has {file.size} bytes, mappedFileSizeCommitLog is {wanted}: no broker loads it",
             )  # fmt: skip
-    for before, after in zip(files, files[1:]):
+    for before, after in pairwise(files):
         if after.base != before.base + before.size:
             findings.fault(
                 "log-gap", after.path, -1,
@@ -169,7 +170,7 @@ class _LogChecker:
             message = f"{size} bytes behind the end of the log at physical offset {start} ({broken.reason})"
             if self._store.aborted:
                 self._findings.warning(
-                    "torn-tail", broken.file.path, broken.position, f"{message}: the next start cuts them"
+                    "torn-tail", broken.file.path, broken.position, f"{message}: recovery cuts them"
                 )
             else:
                 self._findings.fault("torn-tail", broken.file.path, broken.position, message)

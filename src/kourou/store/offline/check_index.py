@@ -200,7 +200,7 @@ class _File:
                 )
 
     def _check_slots(self) -> Integers:
-        """Slots that lead nowhere, or to an entry of another slot; the entries that the right ones lead to."""
+        """Find slots that lead nowhere, or to another slot's entry; the entries that the others lead to."""
         file, count = self.file, self._count
         slots = file.slots
         used = np.flatnonzero(slots)

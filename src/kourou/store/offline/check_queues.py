@@ -7,8 +7,10 @@ entry, and what is mapped.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +33,8 @@ _MAX_DISPLACED = 10_000
 _ENTRIES_AT_ONCE = 64 * 1024
 
 
-class Expected(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Expected:
     """Entries that records say there are, a row each."""
 
     base: Integers  # queue offset of the first message
@@ -43,12 +46,16 @@ class Expected(NamedTuple):
 
     def take(self, rows: Integers) -> Expected:
         """Some of the rows."""
-        return Expected(*(column[rows] for column in self))
+        return Expected(*(getattr(self, column.name)[rows] for column in fields(self)))
 
 
 _FIELD_WORDS = {
-    "size": "size", "tags": "tags code", "time": "store time", "base": "first queue offset", "count": "number",
-}  # fmt: skip
+    "size": "size",
+    "tags": "tags code",
+    "time": "store time",
+    "base": "first queue offset",
+    "count": "number of messages",
+}
 
 
 class QueueChecker:
@@ -137,7 +144,7 @@ class QueueChecker:
                     continue
                 queue_id = 0 if self._light_id_is_zero and is_lmq(name) else int(rows.queue_id[row])
                 one = expected.take(np.array([row]))
-                self._compare((name, queue_id), one._replace(base=np.array([int(offset)])))
+                self._compare((name, queue_id), replace(one, base=np.array([int(offset)])))
 
     def finish(self, log_end: int, damaged: list[tuple[int, int]]) -> None:
         """Look at what no record has confirmed."""
@@ -204,7 +211,7 @@ class _Queue:
                 self._findings.fault(
                     "queue-file-size", file.path, -1, f"file has {size} bytes, {wanted} are right"
                 )
-        for before, after in zip(queue.files, queue.files[1:]):
+        for before, after in pairwise(queue.files):
             if after.first != before.first + before.capacity:
                 self._findings.fault("queue-gap", after.path, -1, "a file before this one is missing")
 
@@ -305,14 +312,14 @@ class _Queue:
                         )
 
     def _tell_displaced(self) -> set[int]:
-        """Of the places where records found another: faults, unless that other is a record of the same place."""
+        """Of the places where records found another: faults, unless that other rightly has the place."""
         newer = [pair for pair in self._displaced if self._confirmed[pair[0] - self._first]]
         if newer:
             path, position = self._queue.position(newer[0][0])
             self._findings.warning(
                 "queue-replaced", path, position,
-                f"{len(newer)} records have queue offsets that belong to newer records, the first at {newer[0][1]}:"
-                " the topic was deleted and made anew",
+                f"{len(newer)} records have queue offsets that belong to newer records, the first at"
+                f" {newer[0][1]}: the topic was deleted and made anew",
             )  # fmt: skip
         wrong = dict(pair for pair in self._displaced if not self._confirmed[pair[0] - self._first])
         for place, offset in wrong.items():
@@ -329,7 +336,7 @@ class _Queue:
     def _is_fine(
         self, rows: NDArray[Any], first: int, damaged: list[tuple[int, int]], log_end: int
     ) -> NDArray[np.bool_]:
-        """Entries that need no record: those of records that are gone, or damaged, and blank ones at the begin."""
+        """Entries that need no record: of records that are gone or damaged, and blank ones at the begin."""
         offset, size = rows["offset"], rows["size"]
         places = np.arange(first, first + len(rows))
         fine = (offset >= 0) & (offset < self._store.min_offset) & (size > 0)
@@ -352,11 +359,10 @@ class _Queue:
             else:
                 self._fault("queue-behind-log", place, message)
             return
-        message = self._store.message(offset)
-        if message is None:
-            self._fault("queue-offset", place, f"points to {offset}, where no record begins")
-            return
-        whose = f"a record of {message.topic}-{message.queue_id}, queue offset {message.queue_offset}"
+        other = self._store.message(offset)
+        whose = "where no record begins"
+        if other is not None:
+            whose = f"a record of {other.topic}-{other.queue_id}, queue offset {other.queue_offset}"
         self._fault("queue-offset", place, f"points to {offset}, {whose}")
 
     def _fault(self, kind: str, place: int, message: str) -> None:

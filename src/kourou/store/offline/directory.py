@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections import OrderedDict
 from collections.abc import Iterator
 from functools import cached_property
@@ -18,31 +17,19 @@ from typing import Any, NamedTuple
 import orjson
 
 from kourou.errors import ConfigError, CorruptRecordError, NotAStoreError
-from kourou.message import properties as names
 from kourou.message.codec import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, StoredMessage, decode
 from kourou.store.checkpoint import StoreCheckpoint
 from kourou.store.config import MessageStoreConfig, parse_delay_levels
 from kourou.store.disk import PAGE_SIZE, Disk, Mapping, OsDisk
 from kourou.store.dispatch import SCHEDULE_TOPIC
-from kourou.store.index_file import ENTRY_SIZE as INDEX_ENTRY_SIZE
-from kourou.store.index_file import HEADER as INDEX_HEADER
-from kourou.store.index_file import HEADER_SIZE as INDEX_HEADER_SIZE
-from kourou.store.index_file import SLOT_SIZE as INDEX_SLOT_SIZE
 from kourou.store.index_file import IndexFile
+from kourou.store.offline.file_sizes import INDEX_NAME, OFFSET_NAME, index_size, infer_config
 from kourou.store.offline.lock import lock_holder
 from kourou.store.offline.queue_files import QueueFiles
-from kourou.store.queue_store import LMQ_PREFIX
 
 # Each mapped file costs a file descriptor, and most systems allow 1024 in all.
 MAX_MAPPED_FILES = 256
 
-DEFAULTS = MessageStoreConfig(store_path_root_dir=os.sep)
-# Java's own sizes have four entries for each slot; a file made for a test keeps to that more often than not.
-INDEX_ENTRIES_PER_SLOT = 4
-
-_OFFSET_NAME = re.compile(r"\d{20}")
-_INDEX_NAME = re.compile(r"\d{17}")
-_MIN_LOG_FILE_SIZE = 4096
 # So many entries of a delay queue are asked for their delay.
 _DELAY_SAMPLES = 64
 
@@ -84,7 +71,7 @@ class StoreDirectory:
             raise NotAStoreError(f"{os.fspath(path)} is no directory")
         if config is None:
             _check_is_store(disk, root, [f"{root}/commitlog"])
-            return cls(root, _infer_config(disk, root), inferred=True, disk=disk)
+            return cls(root, infer_config(disk, root), inferred=True, disk=disk)
         config = _with_paths(config, root, disk)
         _check_is_store(disk, root, [*config.commit_log_directories, *config.read_only_directories])
         return cls(root, config, inferred=False, disk=disk)
@@ -177,7 +164,7 @@ class StoreDirectory:
         for directory in dict.fromkeys(directories):
             for name in self.disk.list(directory):
                 path = f"{directory}/{name}"
-                if _OFFSET_NAME.fullmatch(name) and (size := self.disk.size(path)) > 0:
+                if OFFSET_NAME.fullmatch(name) and (size := self.disk.size(path)) > 0:
                     found.append(LogFile(path, int(name), size))
         return sorted(found, key=lambda file: file.base)
 
@@ -276,23 +263,22 @@ class StoreDirectory:
     def index_paths(self) -> list[str]:
         """The files of the index, oldest first."""
         base = f"{self.root}/index"
-        return [f"{base}/{name}" for name in self.disk.list(base) if _INDEX_NAME.fullmatch(name)]
+        return [f"{base}/{name}" for name in self.disk.list(base) if INDEX_NAME.fullmatch(name)]
 
     @property
     def index_file_size(self) -> int:
         """The size of an index file by its configuration."""
-        return _index_size(self.config.max_hash_slot_num, self.config.max_index_num)
+        return index_size(self.config.max_hash_slot_num, self.config.max_index_num)
 
     @cached_property
     def index_size_problem(self) -> str | None:
         """Why it cannot be told how an index file is divided into slots and entries; None where it can."""
-        sizes = {self.disk.size(path) for path in self.index_paths}
+        sizes = [self.disk.size(path) for path in self.index_paths]
         if not sizes or self.index_file_size in sizes or not self.inferred:
             return None
-        path = self.relative(self.index_paths[0])
         return (
-            f"{path} has {self.disk.size(self.index_paths[0])} bytes, which does not tell how many slots it has:"
-            " name maxHashSlotNum and maxIndexNum in a broker.conf and give it with -c"
+            f"{self.relative(self.index_paths[0])} has {sizes[0]} bytes, which does not tell how many slots"
+            " it has: name maxHashSlotNum and maxIndexNum in a broker.conf and give it with -c"
         )
 
     def index_file(self, path: str) -> IndexFile | None:
@@ -309,11 +295,11 @@ class StoreDirectory:
 
 def _check_is_store(disk: Disk, root: str, log_directories: list[str]) -> None:
     names_here = disk.list(root)
-    if any(map(_OFFSET_NAME.fullmatch, names_here)):
+    if any(map(OFFSET_NAME.fullmatch, names_here)):
         raise NotAStoreError(f"{root} holds log files itself: name the directory above it")
     known = {"checkpoint", "consumequeue", "batchconsumequeue", "abort", "lock"}.intersection(names_here)
     logs = [directory for directory in log_directories if disk.is_dir(directory)]
-    has_files = any(map(_OFFSET_NAME.fullmatch, (name for log in logs for name in disk.list(log))))
+    has_files = any(map(OFFSET_NAME.fullmatch, (name for log in logs for name in disk.list(log))))
     if has_files or (logs and known):
         return
     if known - {"lock"} and not logs:
@@ -337,89 +323,3 @@ def _with_paths(config: MessageStoreConfig, root: str, disk: Disk) -> MessageSto
             read_only_commit_log_store_paths=read_only,
         )
     return dataclasses.replace(config, store_path_root_dir=root)
-
-
-def _infer_config(disk: Disk, root: str) -> MessageStoreConfig:
-    """What the files say of how they were made; Java's default where there is no file to say it."""
-    has_lmq = any(name.startswith(LMQ_PREFIX) for name in disk.list(f"{root}/consumequeue"))
-    slots, entries = _infer_index_sizes(disk, root)
-    log_file_size = _first_size(disk, f"{root}/commitlog", depth=0)
-    return MessageStoreConfig(
-        store_path_root_dir=root,
-        mapped_file_size_commit_log=(
-            log_file_size if log_file_size >= _MIN_LOG_FILE_SIZE else DEFAULTS.mapped_file_size_commit_log
-        ),
-        mapped_file_size_consume_queue=(
-            _first_size(disk, f"{root}/consumequeue") or DEFAULTS.mapped_file_size_consume_queue
-        ),
-        mapper_file_size_batch_consume_queue=(
-            _first_size(disk, f"{root}/batchconsumequeue") or DEFAULTS.mapper_file_size_batch_consume_queue
-        ),
-        enable_consume_queue_ext=disk.is_dir(f"{root}/consumequeue_ext"),
-        mapped_file_size_consume_queue_ext=(
-            _first_size(disk, f"{root}/consumequeue_ext") or DEFAULTS.mapped_file_size_consume_queue_ext
-        ),
-        max_hash_slot_num=slots,
-        max_index_num=entries,
-        enabled_append_prop_crc=_has_property_crc(disk, root),
-        enable_lmq=has_lmq,
-        enable_multi_dispatch=has_lmq,
-    )
-
-
-def _first_size(disk: Disk, directory: str, depth: int = 2) -> int:
-    """Size of the first file, in name order, that is named by an offset and not empty; 0 for none."""
-    for name in disk.list(directory):
-        path = f"{directory}/{name}"
-        size = _first_size(disk, path, depth - 1) if depth else 0
-        if not depth and _OFFSET_NAME.fullmatch(name):
-            size = disk.size(path)
-        if size > 0:
-            return size
-    return 0
-
-
-def _index_size(slots: int, entries: int) -> int:
-    return INDEX_HEADER_SIZE + slots * INDEX_SLOT_SIZE + entries * INDEX_ENTRY_SIZE
-
-
-def _infer_index_sizes(disk: Disk, root: str) -> tuple[int, int]:
-    """(maxHashSlotNum, maxIndexNum): Java's defaults, or Java's proportion where a file's size fits it."""
-    default = DEFAULTS.max_hash_slot_num, DEFAULTS.max_index_num
-    base = f"{root}/index"
-    paths = [f"{base}/{name}" for name in disk.list(base) if _INDEX_NAME.fullmatch(name)]
-    for path in paths:
-        size = disk.size(path)
-        slots, rest = divmod(
-            size - INDEX_HEADER_SIZE, INDEX_SLOT_SIZE + INDEX_ENTRIES_PER_SLOT * INDEX_ENTRY_SIZE
-        )
-        entries = slots * INDEX_ENTRIES_PER_SLOT
-        if size == _index_size(*default):
-            return default
-        if rest == 0 and slots > 0 and _fits_header(disk, path, slots, entries):
-            return slots, entries
-    return default
-
-
-def _fits_header(disk: Disk, path: str, slots: int, entries: int) -> bool:
-    mapping = disk.map(path, INDEX_HEADER_SIZE, writable=False)
-    slots_used, count = INDEX_HEADER.unpack(mapping.view)[4:]
-    mapping.close()
-    return 0 <= slots_used <= slots and 0 <= count <= entries
-
-
-def _has_property_crc(disk: Disk, root: str) -> bool:
-    """Whether the first record of the log carries a CRC of the whole."""
-    directory = f"{root}/commitlog"
-    for name in disk.list(directory):
-        path = f"{directory}/{name}"
-        size = disk.size(path)
-        if not _OFFSET_NAME.fullmatch(name) or size <= 0:
-            continue
-        mapping = disk.map(path, size, writable=False)
-        mapping.close()
-        try:
-            return names.CRC32 in decode(mapping.view, check_crc=False, copy_body=False).properties
-        except CorruptRecordError:
-            return False
-    return False

@@ -1,8 +1,8 @@
 """Everything in a store directory as one JSON document, in the form `rocketmq-store-dump/1`.
 
-The form is that of the Java program interop/StoreDump.java, key by key, so that what Java and what Kourou read
-in a store can be compared: first what lies on disk, decoded and not judged, then, if asked for, what a
-store makes of a private copy when it loads it (recovered.py).
+The form is that of the Java program interop/StoreDump.java, key by key, so that what Java and what Kourou
+read in a store can be compared: first what lies on disk, decoded and not judged, then, if asked for, what
+a store makes of a private copy when it loads it (recovered.py).
 
 The document is streamed: no part of it is held but the record or the entry being written.
 """
@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import os
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from kourou.errors import CorruptRecordError
@@ -126,7 +126,8 @@ class LogDump:
             if ended:
                 return
 
-    def _file(self, file: LogFile) -> Iterator[tuple[StoredMessage, memoryview]]:
+    def _file(self, file: LogFile) -> Generator[tuple[StoredMessage, memoryview], None, tuple[int, bool]]:
+        """The records of one file; how far it goes, and whether the log ends there."""
         view = self._store.view(file.path)
         position = 0
         while position + 8 <= len(view):
@@ -316,7 +317,7 @@ def _timer(store: StoreDirectory) -> dict[str, Any]:
                 "time": slot.time,
                 "firstPos": slot.first_position,
                 "lastPos": slot.last_position,
-                "num": slot.count,
+                "num": slot.messages,
                 "magic": slot.magic,
             }
             for slot in read_wheel(wheel)

@@ -38,7 +38,7 @@ class JavaHashes:
     def of(self, starts: Integers, lengths: Integers, prefixes: Hashes) -> Hashes:
         """The hash of each text (never an empty one) with another text before it, whose hash is given."""
         ends = starts + lengths
-        hashes = self._powers[ends - 1] * (self._sums[ends] - self._sums[starts])
+        hashes: Hashes = self._powers[ends - 1] * (self._sums[ends] - self._sums[starts])
         hashes += prefixes * self._powers[lengths]
         if self._foreign is not None:
             for row in np.flatnonzero(self._foreign[ends] != self._foreign[starts]).tolist():

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,18 +130,29 @@ def last_used(view: memoryview, start: int, end: int) -> int:
     return start
 
 
-def log_end(store: StoreDirectory) -> tuple[int, Break | None]:
-    """Where the log ends, found without reading it all, and what ends it there; None for the end of a file.
+class LogEnd(NamedTuple):
+    """Where a log ends."""
+
+    offset: int
+    ending: Break | None  # what ends it there; None for the end of a file
+    records_behind_queues: int  # behind the newest that a queue knows
+    last_store_time: int  # of those records, 0 where there are none
+
+
+def log_end(store: StoreDirectory) -> LogEnd:
+    """Where the log ends, found without reading it all.
 
     It begins behind the newest record that a queue knows, or with the last file that begins with a record.
     """
-    end, ending = _near_the_end(store), None
+    end, ending, records, last_time = _near_the_end(store), None, 0, 0
     for part in walk(store, check_crc=False, start=end):
         if isinstance(part, Stretch):
             end, ending = part.end, None
+            records += len(part.records)
+            last_time = int(part.records.header["store_timestamp"][-1])
         elif isinstance(part, Break) and ending is None:
             ending = part
-    return end, ending
+    return LogEnd(end, ending, records, last_time)
 
 
 def _near_the_end(store: StoreDirectory) -> int:

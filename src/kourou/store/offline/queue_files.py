@@ -6,7 +6,6 @@ the file, whatever the file's size and whatever stands in the entries before it.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Iterator
 from functools import cached_property
@@ -17,11 +16,11 @@ from numpy.typing import NDArray
 
 from kourou.store import batch_consume_queue, consume_queue
 from kourou.store.consume_queue import QueueEntry
+from kourou.store.offline.file_sizes import OFFSET_NAME
 
 if TYPE_CHECKING:
     from kourou.store.offline.directory import StoreDirectory
 
-_OFFSET_NAME = re.compile(r"\d{20}")
 # The size that stands in the entries before the first real one, where a queue does not begin at 0.
 BLANK_SIZE = 0x7FFFFFFF
 
@@ -56,7 +55,7 @@ class QueueFiles:
         disk = self._store.disk
         for name in disk.list(self.path):
             path = f"{self.path}/{name}"
-            if _OFFSET_NAME.fullmatch(name) and (size := disk.size(path)) > 0:
+            if OFFSET_NAME.fullmatch(name) and (size := disk.size(path)) > 0:
                 found.append(QueueFile(path, int(name) // self.unit, size // self.unit))
         return found
 

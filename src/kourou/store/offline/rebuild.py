@@ -146,8 +146,8 @@ class _Builder:
         torn = next((broken for broken in pending if not broken.empty), None)
         if torn is not None:
             self._report.notes.append(
-                f"the log ends at {torn.file.base + torn.position} with a torn tail ({torn.reason}), which has no"
-                " entries now"
+                f"the log ends at {torn.file.base + torn.position} with a torn tail ({torn.reason}), which"
+                " has no entries now"
             )
 
     def _request(self, view: memoryview, position: int) -> DispatchRequest:
@@ -170,8 +170,9 @@ class _Builder:
                 )
                 return request
         raise StoreDamagedError(
-            f"the log is damaged at {place} ({broken.reason}) and goes on at {broken.file.base + broken.resume}: what"
-            " lay between cannot be placed, and the queues behind it would be wrong"
+            f"the log is damaged at {place} ({broken.reason}) and goes on at"
+            f" {broken.file.base + broken.resume}: what lay between cannot be placed, and the queues behind"
+            " it would be wrong"
         )
 
     def _dispatch(self, request: DispatchRequest) -> None:

@@ -78,14 +78,14 @@ class Rows:
     @property
     def in_queue(self) -> Mask:
         """Which records consumers may see: not prepared, not rolled back."""
-        return (self.transaction == sysflag.TRANSACTION_NOT) | (
-            self.transaction == sysflag.TRANSACTION_COMMIT
-        )
+        mask: Mask = np.isin(self.transaction, (sysflag.TRANSACTION_NOT, sysflag.TRANSACTION_COMMIT))
+        return mask
 
     @property
     def in_index(self) -> Mask:
         """Which records can be found by key: not rolled back."""
-        return self.transaction != sysflag.TRANSACTION_ROLLBACK
+        mask: Mask = self.transaction != sysflag.TRANSACTION_ROLLBACK
+        return mask
 
     @cached_property
     def properties(self) -> Properties:

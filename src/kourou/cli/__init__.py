@@ -1,0 +1,53 @@
+"""The command `kourou`: thin verbs over the packages, and how they speak to a person or a script.
+
+What lives here: arguments, help, tables, progress bars, exit codes. What does not: anything a verb does; that
+is an API of the package that it belongs to. Those are imported by the verb that runs, so that help and
+completion are quick.
+
+Exit codes: 0 done, 1 done and something is wrong (`store check`), 2 not done (one line on standard error says
+why), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import kourou
+from kourou.cli import store
+from kourou.cli.errors import OneLineErrors
+
+app = typer.Typer(
+    name="kourou",
+    help="RocketMQ in Python.",
+    cls=OneLineErrors,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(store.app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kourou {kourou.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _kourou(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and leave.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """RocketMQ in Python: byte-compatible with Apache RocketMQ 5.5."""
+
+
+def main() -> None:
+    """Run the command."""
+    app()

@@ -1,0 +1,121 @@
+"""How verbs print: JSON, tables, times, bodies, and progress on a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Tables that do not go to a terminal are as wide as it takes to be read, not as some terminal is.
+_FILE_WIDTH = 180
+_UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def print_json(value: Any) -> None:
+    """One JSON document, on lines of its own."""
+    import orjson
+
+    typer.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+
+
+def print_json_lines(values: Iterable[Any]) -> None:
+    """One JSON document a line."""
+    import orjson
+
+    for value in values:
+        sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.buffer.flush()
+
+
+def console() -> Console:
+    """Where tables go."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _FILE_WIDTH)
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None
+) -> None:
+    """A table; columns whose name begins with `>` are numbers and stand to the right."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in columns:
+        right = name.startswith(">")
+        table.add_column(
+            name.removeprefix(">"), justify="right" if right else "left", no_wrap=right, overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(Text(printable(str(cell))) for cell in row))
+    console().print(table)
+
+
+def printable(text: str) -> str:
+    """A text that cannot steer a terminal: what is no printable character becomes a dot."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "·" for c in text)
+
+
+def show_time(milliseconds: int) -> str:
+    """A time as a person reads it, in the zone of the machine."""
+    if milliseconds <= 0:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(milliseconds / 1000)
+    except (ValueError, OverflowError, OSError):
+        return str(milliseconds)
+    return moment.isoformat(sep=" ", timespec="milliseconds")
+
+
+def show_size(size: int) -> str:
+    """A number of bytes as a person reads it."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def parse_time(text: str) -> int:
+    """Milliseconds since 1970, of such a number, of a date and time, or of `10m` for ten minutes ago."""
+    if text.isdecimal():
+        return int(text)
+    ago = re.fullmatch(r"(\d+)([smhd])", text)
+    if ago is not None:
+        return time.time_ns() // 1_000_000 - int(ago[1]) * _UNITS[ago[2]]
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is no time: give 2026-11-15T08:30, milliseconds since 1970, or 10m for ten minutes ago"
+        ) from None
+
+
+@contextlib.contextmanager
+def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error, if that is a terminal; what it yields takes the bytes done since last time."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import TransferSpeedColumn as SpeedColumn
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), SpeedColumn(), TimeRemainingColumn()
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda done: progress.advance(task, done)
