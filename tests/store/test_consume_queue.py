@@ -23,7 +23,9 @@ SIZE = 100  # of every record in these tests
 BLANK = struct.pack(">qiq", 0, 0x7FFFFFFF, 0)
 
 
-def open_queue(directory: Path, *, disk: Disk | None = None, recover: bool = True, **overrides: Any) -> ConsumeQueue:
+def open_queue(
+    directory: Path, *, disk: Disk | None = None, recover: bool = True, **overrides: Any
+) -> ConsumeQueue:
     config = small_config(directory, **overrides)
     queue = ConsumeQueue(disk or OsDisk(), config.store_path_root_dir, "topic", 3, config)
     queue.load()
@@ -64,7 +66,9 @@ def test_entries_are_read_from_any_offset(tmp_path: Path) -> None:
     queue = open_queue(tmp_path)
     fill(queue, 0, 50)
     for start in (0, 19, 20, 39, 49):
-        found = [(entry.queue_offset, entry.physical_offset, entry.tags_code) for entry in queue.iterate(start)]
+        found = [
+            (entry.queue_offset, entry.physical_offset, entry.tags_code) for entry in queue.iterate(start)
+        ]
         assert found == [(n, n * SIZE, n + 7) for n in range(start, 50)]
     for nowhere in (-1, 50, 51, 60, 10_000):
         assert list(queue.iterate(nowhere)) == []

@@ -7,14 +7,25 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kourou.message import Message, encode_batch
-from kourou.store import FlushDiskType, MessageStore, MessageStoreConfig, PutMessageStatus
+from kourou.store import BrokerRole, FlushDiskType, MessageStore, MessageStoreConfig, PutMessageStatus
 from kourou.store.service import Inbox
 from support.fault_disk import FaultDisk
-from support.store import LOG_FILE, START_MS, ManualClock, bodies, message, open_store, put, small_config
+from support.store import (
+    LOG_FILE,
+    START_MS,
+    ManualClock,
+    bodies,
+    decoded,
+    message,
+    open_store,
+    put,
+    small_config,
+)
 
 PUT_OK, TIMEOUT = PutMessageStatus.PUT_OK, PutMessageStatus.FLUSH_DISK_TIMEOUT
 PAGE = 4096
@@ -57,7 +68,7 @@ def wait_for(store: MessageStore, condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not happen within 5 s")
 
 
-def send(store: MessageStore, told: list[PutMessageStatus], **properties: str) -> int:
+def send(store: MessageStore, told: list[PutMessageStatus], **properties: Any) -> int:
     """Put a message and note what its sender is told; where its record ends."""
     sent = message(**properties)
     result = store.put_message(sent)
@@ -69,7 +80,9 @@ def send(store: MessageStore, told: list[PutMessageStatus], **properties: str) -
 # SYNC_FLUSH
 
 
-def test_a_sender_is_told_only_when_its_record_is_on_the_disk(sync_store: MessageStore, disk: FaultDisk) -> None:
+def test_a_sender_is_told_only_when_its_record_is_on_the_disk(
+    sync_store: MessageStore, disk: FaultDisk
+) -> None:
     told: list[PutMessageStatus] = []
     end = send(sync_store, told)
     sync_store.wait(0)
@@ -161,7 +174,9 @@ def test_a_batch_waits_for_its_last_record(sync_store: MessageStore) -> None:
     assert told == [PUT_OK]
 
 
-def test_a_record_in_a_new_file_is_covered_by_the_flush_of_both(sync_store: MessageStore, disk: FaultDisk) -> None:
+def test_a_record_in_a_new_file_is_covered_by_the_flush_of_both(
+    sync_store: MessageStore, disk: FaultDisk
+) -> None:
     told: list[PutMessageStatus] = []
     put(sync_store, message(body=bytes(40_000)))
     sent = message(body=bytes(40_000))
@@ -171,7 +186,10 @@ def test_a_record_in_a_new_file_is_covered_by_the_flush_of_both(sync_store: Mess
     sync_store.flusher.run_once()
     sync_store.wait(0)
     assert told == [PUT_OK]
-    assert {Path(path).name for path in disk.syncs if "commitlog" in path} == {f"{0:020d}", f"{LOG_FILE:020d}"}
+    assert {Path(path).name for path in disk.syncs if "commitlog" in path} == {
+        f"{0:020d}",
+        f"{LOG_FILE:020d}",
+    }
 
 
 def test_too_long_a_wait_is_told(sync_store: MessageStore, clock: ManualClock) -> None:
@@ -255,6 +273,63 @@ def test_dispatch_reads_the_log_where_requests_were_not_kept(
     assert entry.tags_code == START_MS + 5000
 
 
+def test_messages_put_after_their_topic_was_deleted_are_seen_and_those_before_are_not(
+    sync_store: MessageStore,
+) -> None:
+    """The old ones still wait for the disk when the topic goes; queue offsets begin at 0 again."""
+    put(sync_store, *[message(body=b"old") for _ in range(3)])
+    assert sync_store.delete_topics({"topic"}) == 1
+    put(sync_store, message(body=b"new 0"))
+    sync_store.flusher.flush()
+    put(sync_store, *[message(body=b"new %d" % number) for number in range(1, 5)])
+    sync_store.flusher.flush()
+    assert bodies(sync_store) == [b"new %d" % number for number in range(5)]
+    assert sync_store.max_offset("topic", 0) == 5
+
+
+def test_a_queue_whose_next_message_waits_for_the_disk_is_not_cleaned_away(sync_store: MessageStore) -> None:
+    put(sync_store, message("idle"))
+    for _ in range(3):
+        put(sync_store, message(body=bytes(60_000)))
+    sync_store.flusher.flush()
+    sync_store.wait(0)
+    put(sync_store, message("idle", 0, b"waits"))
+    sync_store.commit_log.files.remove_files(sync_store.commit_log.files.files[:1])
+    assert sync_store.queues.clean_expired(sync_store.commit_log.min_offset) == []
+    put(sync_store, message("idle", 0, b"waits too"))
+    sync_store.flusher.flush()
+    assert bodies(sync_store, "idle", offset=1) == [b"waits", b"waits too"]
+
+
+def test_records_that_expire_before_they_are_dispatched_are_passed_over(sync_store: MessageStore) -> None:
+    for number in range(6):
+        put(sync_store, message(body=b"%d" % number + bytes(30_000)))
+    sync_store.commit_log.files.remove_files(sync_store.commit_log.files.files[:1])
+    sync_store.flusher.flush()
+    sync_store.wait(0)
+    assert [body[:1] for body in bodies(sync_store, offset=2)] == [b"2", b"3", b"4", b"5"]
+    assert sync_store.dispatcher.behind_bytes == 0
+
+
+def test_a_slave_shows_what_its_master_wrote(tmp_path: Path) -> None:
+    """Raw bytes of the master's log, in pieces of any size; the queues come from reading them."""
+    with open_store(small_config(tmp_path / "master")) as master:
+        put(master, *[message(body=b"%d" % number + bytes(3000), KEYS=f"k{number}") for number in range(50)])
+        end = master.commit_log.max_offset
+        log = b"".join(bytes(file.view) for file in master.commit_log.files.files)[:end]
+        expected = bodies(master)
+    config = small_config(tmp_path / "slave", broker_role=BrokerRole.SLAVE)
+    with open_store(config) as slave:
+        for at in range(0, end, 10_007):
+            slave.commit_log.append_raw(at, log[at : at + 10_007])
+            slave.dispatcher.reput()
+        assert slave.commit_log.max_offset == end
+        assert bodies(slave) == expected
+        assert len(slave.query_message("topic", "k33").records) == 1
+    with open_store(config) as slave:
+        assert bodies(slave) == expected
+
+
 # A disk that fails
 
 
@@ -325,7 +400,9 @@ def test_a_store_with_a_failed_disk_recovers_what_is_there(tmp_path: Path, disk:
     assert not (tmp_path / "store" / "abort").exists()
 
 
-def test_queues_that_cannot_be_written_stop_the_store_but_lose_nothing(tmp_path: Path, disk: FaultDisk) -> None:
+def test_queues_that_cannot_be_written_stop_the_store_but_lose_nothing(
+    tmp_path: Path, disk: FaultDisk
+) -> None:
     with open_store(sync_config(tmp_path), disk=disk) as store:
         put(store, message())
         disk.fill("consumequeue")
@@ -351,7 +428,9 @@ def test_what_a_callback_raises_does_not_hit_the_next_sender(sync_store: Message
     assert told == [PUT_OK]
 
 
-def test_a_careless_callback_does_not_keep_others_of_its_sync_from_being_told(sync_store: MessageStore) -> None:
+def test_a_careless_callback_does_not_keep_others_of_its_sync_from_being_told(
+    sync_store: MessageStore,
+) -> None:
     def careless(_: PutMessageStatus) -> None:
         raise RuntimeError("a bug of whoever waits")
 
@@ -481,9 +560,7 @@ def test_what_is_dispatched_during_the_flush_of_queues_is_not_in_the_checkpoint(
         assert words(tmp_path)[5] == first
 
 
-def test_a_full_index_file_moves_the_checkpoint(
-    tmp_path: Path, disk: FaultDisk, clock: ManualClock
-) -> None:
+def test_a_full_index_file_moves_the_checkpoint(tmp_path: Path, disk: FaultDisk, clock: ManualClock) -> None:
     with open_store(small_config(tmp_path, max_index_num=10), disk=disk, clock=clock) as store:
         for number in range(12):  # nine fill the first file
             put(store, message(KEYS=f"k{number}"))
@@ -518,7 +595,9 @@ def test_with_a_pool_a_message_is_seen_only_when_committed(
         assert any(log_file.read_bytes())
 
 
-def test_commit_waits_for_pages_or_for_its_interval(pool_config: MessageStoreConfig, clock: ManualClock) -> None:
+def test_commit_waits_for_pages_or_for_its_interval(
+    pool_config: MessageStoreConfig, clock: ManualClock
+) -> None:
     with open_store(pool_config, clock=clock) as store:
         store._committer.run_once()
         put(store, message())
@@ -622,6 +701,86 @@ def test_with_a_pool_and_sync_flush_the_sender_is_told_after_commit_and_sync(
         assert (told, disk.count_syncs("commitlog")) == ([PUT_OK], 1)
         assert bodies(store) == [b"body"]
         assert any(Path(store.commit_log.files.files[0].path).read_bytes())
+
+
+# All services at once
+
+
+@pytest.mark.parametrize("pool", [False, True])
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+def test_under_load_every_message_answered_ok_is_read_in_order(
+    tmp_path: Path, flush: FlushDiskType, pool: bool
+) -> None:
+    config = small_config(
+        tmp_path, flush_disk_type=flush, transient_store_pool_enable=pool, transient_store_pool_size=3,
+        flush_interval_commit_log=1, commit_interval_commit_log=1, flush_interval_consume_queue=1,
+        clean_resource_interval=1, flush_consume_queue_thorough_interval=5, max_index_num=400,
+    )  # fmt: skip
+    topics, count = 5, 4000
+    answered: list[int] = []
+    with open_store(config, threads=True) as store:
+        for number in range(count):
+            sent = message(f"t{number % topics}", number % 2, b"%d" % number + bytes(300), KEYS=f"k{number}")
+            result = store.put_message(sent)
+            assert result.ok, result
+
+            def told(status: PutMessageStatus, number: int = number) -> None:
+                assert status is PUT_OK
+                answered.append(number)
+
+            store.when_stored(result, sent, told)
+        wait_for(store, lambda: len(answered) == count and store.dispatcher.behind_bytes == 0)
+        wait_for(store, lambda: sum(map(len, all_numbers(store, topics).values())) == count)
+        assert sorted(answered) == list(range(count))
+        assert all(numbers == sorted(numbers) for numbers in all_numbers(store, topics).values())
+        assert store.refusal is None
+    assert not (tmp_path / "store" / "abort").exists()
+    with open_store(config) as store:
+        assert store.recovery is not None
+        assert (store.recovery.clean, store.recovery.cut_bytes) == (True, 0)
+        found = all_numbers(store, topics)
+        assert sorted(number for numbers in found.values() for number in numbers) == list(range(count))
+        for number in range(0, count, 97):
+            assert len(store.query_message(f"t{number % topics}", f"k{number}").records) == 1
+
+
+def all_numbers(store: MessageStore, topics: int) -> dict[tuple[int, int], list[int]]:
+    return {
+        (topic, queue): [int(body.rstrip(b"\0")) for body in bodies(store, f"t{topic}", queue)]
+        for topic in range(topics)
+        for queue in range(2)
+    }
+
+
+def test_under_load_on_a_full_disk_what_is_left_is_whole(tmp_path: Path, disk: FaultDisk) -> None:
+    """Retention deletes as fast as it can while messages come in; flush and dispatch must not stumble."""
+    disk.ratio = 0.88
+    config = small_config(tmp_path, flush_interval_commit_log=1, clean_resource_interval=1)
+    with open_store(config, disk=disk, threads=True) as store:
+        for number in range(3000):
+            put(store, message(body=b"%d" % number + bytes(2000), KEYS=f"k{number}"))
+            if number % 20 == 0:
+                found = consumed(store)
+                assert found == list(range(number + 1 - len(found), number + 1))
+        wait_for(store, lambda: len(store.commit_log.files.files) == 1)
+        assert store.refusal is None
+        assert not store.flusher.failed
+        assert store.flusher.flush() == store.commit_log.max_offset
+    with open_store(config) as store:
+        first = store.min_offset("topic", 0)
+        assert first > 2000
+        assert consumed(store) == list(range(first, 3000))
+
+
+def consumed(store: MessageStore) -> list[int]:
+    """What a consumer gets that begins with the first message there is and goes where it is sent."""
+    offset, found = store.min_offset("topic", 0), list[int]()
+    while offset < store.max_offset("topic", 0):
+        result = store.get_message("topic", 0, offset, 32)
+        assert result.next_begin_offset > offset
+        offset = result.next_begin_offset
+        found += [int(bytes(item.body).rstrip(b"\0")) for item in decoded(result)]
+    return found
 
 
 # put_and_wait

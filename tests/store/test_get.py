@@ -15,7 +15,17 @@ from kourou.store import BoundaryType, BrokerRole, GetMessageStatus, InnerMessag
 from kourou.store.consume_queue import ENTRY, ConsumeQueue
 from kourou.store.consume_queue_ext import ExtUnit
 from kourou.store.mapped_file import MappedFile
-from support.store import LOG_FILE, START_MS, ManualClock, bodies, decoded, message, open_store, put, small_config
+from support.store import (
+    LOG_FILE,
+    START_MS,
+    ManualClock,
+    bodies,
+    decoded,
+    message,
+    open_store,
+    put,
+    small_config,
+)
 
 LOWER, UPPER = BoundaryType.LOWER, BoundaryType.UPPER
 ENTRIES_PER_FILE = 20
@@ -239,7 +249,9 @@ def test_default_limits_are_javas(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize("message_filter", [None, TagFilter()])
-@pytest.mark.parametrize(("max_size", "expected"), [(2500, 2), (3000, 3), (1, 1), (0, 1), (-1, 1), (2**40, 5)])
+@pytest.mark.parametrize(
+    ("max_size", "expected"), [(2500, 2), (3000, 3), (1, 1), (0, 1), (-1, 1), (2**40, 5)]
+)
 def test_the_size_asked_for_is_a_limit_but_one_message_always_comes(
     store: MessageStore, max_size: int, expected: int, message_filter: TagFilter | None
 ) -> None:
@@ -335,7 +347,9 @@ def test_a_batch_queue_gives_the_record_that_holds_an_offset(
 def test_a_batch_queue_counts_messages_not_records(batch_store: MessageStore) -> None:
     result = batch_store.get_message("batch", 0, 0, 10)
     assert (result.queue_offsets, result.message_count, result.next_begin_offset) == ([0, 3, 4, 8], 9, 9)
-    result = batch_store.get_message("batch", 0, 9, 100)  # 32 in memory: the limit is asked before each record
+    result = batch_store.get_message(
+        "batch", 0, 9, 100
+    )  # 32 in memory: the limit is asked before each record
     assert (result.queue_offsets, result.message_count) == ([9, 14, 23, 25, 31, 36, 39], 35)
 
 
@@ -385,7 +399,7 @@ def test_a_batch_queue_by_time_is_javas(tmp_path_factory: pytest.TempPathFactory
         for timestamp in range(START_MS - 1, times[-1] + 2):
             expected = java_batch_search(times, bases, 10, timestamp)
             assert store.offset_by_time("batch", 0, timestamp, LOWER) == expected, timestamp
-            # For UPPER Java's answer depends on where its search happens to end; this is what it means to find.
+            # Java's UPPER depends on where its search happens to end; this is what it means to find.
             if timestamp in times:
                 last = len(times) - 1 - times[::-1].index(timestamp)
                 assert store.offset_by_time("batch", 0, timestamp, UPPER) == bases[last], timestamp
@@ -490,7 +504,10 @@ def test_offset_by_time_is_javas(
         for timestamp in range(START_MS - 2, clock.now_ms() + 3):
             for boundary in (LOWER, UPPER):
                 expected = java_clamp(store, java.search(timestamp, boundary))
-                assert store.offset_by_time("topic", 0, timestamp, boundary) == expected, (timestamp, boundary)
+                assert store.offset_by_time("topic", 0, timestamp, boundary) == expected, (
+                    timestamp,
+                    boundary,
+                )
 
 
 @settings(max_examples=40, deadline=None)
@@ -622,7 +639,9 @@ def test_the_index_says_how_far_it_is(store: MessageStore, clock: ManualClock) -
 
 
 def test_keys_that_share_a_hash_are_not_mixed_up(store: MessageStore) -> None:
-    offsets = put(store, message(KEYS="Aa"), message(KEYS="BB"), message(KEYS="AaBB BBAa"), message(TAGS="Aa"))
+    offsets = put(
+        store, message(KEYS="Aa"), message(KEYS="BB"), message(KEYS="AaBB BBAa"), message(TAGS="Aa")
+    )
     assert store.query_message("topic", "Aa").physical_offsets == [offsets[0]]
     assert store.query_message("topic", "BB").physical_offsets == [offsets[1]]
     assert store.query_message("topic", "BBAa").physical_offsets == [offsets[2]]

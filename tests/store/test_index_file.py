@@ -33,7 +33,6 @@ from support.store import START_MS, ManualClock, files_below, small_config
 TOPIC = "topic"
 
 
-
 class JavaIndexFile:
     """IndexFile.putKey and IndexHeader of Java, word for word, on a plain byte array."""
 
@@ -140,8 +139,12 @@ def test_keys_written_together_alone_or_by_java_make_the_same_bytes(
     java = JavaIndexFile(slots, entries)
     for key, offset, timestamp in given_keys:
         assert java.put_key(f"{TOPIC}#{key}", offset, timestamp)
-    alone = written(directory / f"{1:017d}", lambda file: put_all(file, as_keys(given_keys), 1), slots, entries)
-    together = written(directory / f"{2:017d}", lambda file: put_all(file, as_keys(given_keys), size), slots, entries)
+    alone = written(
+        directory / f"{1:017d}", lambda file: put_all(file, as_keys(given_keys), 1), slots, entries
+    )
+    together = written(
+        directory / f"{2:017d}", lambda file: put_all(file, as_keys(given_keys), size), slots, entries
+    )
     expected = java.bytes()
     if not items:
         assert struct.unpack_from(">i", alone, 36) in [(0,), (1,)]
@@ -189,7 +192,9 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def service(config: MessageStoreConfig, clock: ManualClock, disk: OsDisk | FaultDisk | None = None) -> IndexService:
+def service(
+    config: MessageStoreConfig, clock: ManualClock, disk: OsDisk | FaultDisk | None = None
+) -> IndexService:
     return IndexService(disk or OsDisk(), config.store_path_root_dir, config, clock)
 
 
@@ -230,7 +235,9 @@ def test_uniq_key_keys_and_tags_in_that_order(config: MessageStoreConfig, clock:
     index.close()
 
 
-def test_nothing_to_index_makes_no_file(config: MessageStoreConfig, clock: ManualClock, tmp_path: Path) -> None:
+def test_nothing_to_index_makes_no_file(
+    config: MessageStoreConfig, clock: ManualClock, tmp_path: Path
+) -> None:
     index = service(config, clock)
     index.add(key_prefixes(TOPIC), None, None, None, 7, START_MS)
     index.add(key_prefixes(TOPIC), None, "   ", "", 8, START_MS)
@@ -398,7 +405,9 @@ def test_after_a_crash_files_not_known_to_be_on_disk_are_dropped(
     again.close()
 
 
-def test_a_file_of_a_wrong_size_is_an_error_that_names_it(config: MessageStoreConfig, clock: ManualClock) -> None:
+def test_a_file_of_a_wrong_size_is_an_error_that_names_it(
+    config: MessageStoreConfig, clock: ManualClock
+) -> None:
     index, file = filled(config, clock, 5)
     index.close()
     config.max_index_num = 30
@@ -406,9 +415,7 @@ def test_a_file_of_a_wrong_size_is_an_error_that_names_it(config: MessageStoreCo
         service(config, clock).load(True, 0)
 
 
-def test_an_empty_file_that_a_crash_left_is_removed(
-    config: MessageStoreConfig, clock: ManualClock
-) -> None:
+def test_an_empty_file_that_a_crash_left_is_removed(config: MessageStoreConfig, clock: ManualClock) -> None:
     """The file was made and the process died before it had its size; nothing was ever in it."""
     index, file = filled(config, clock, 5)
     index.close()
@@ -458,7 +465,9 @@ def test_an_expired_file_that_cannot_be_removed_is_tried_again(
     index.close()
 
 
-def test_a_full_disk_keeps_the_keys_until_there_is_room(config: MessageStoreConfig, clock: ManualClock) -> None:
+def test_a_full_disk_keeps_the_keys_until_there_is_room(
+    config: MessageStoreConfig, clock: ManualClock
+) -> None:
     disk = FaultDisk()
     index = service(config, clock, disk)
     failures: list[str] = []

@@ -2,14 +2,14 @@
 
 Which faults must be survived, and by whom:
 
-| fault                          | who        | what must hold |
-|--------------------------------|------------|----------------|
-| a sync fails (EIO)             | the store  | whoever waits is told, no further message is taken, the abort file stays |
-| a sync takes long              | the store  | others wait no longer than syncFlushTimeout; one sync answers all it covered |
-| no room (ENOSPC on reserve)    | the put    | refused as SERVICE_NOT_AVAILABLE, nothing half written; taken again with room |
-| a file cannot be made (EIO)    | the put    | refused, nothing half written; the next try may succeed |
-| a file cannot be removed       | retention  | the file is not read any more and its removal is tried again |
-| a disk nearly full by its ratio| retention  | deletes, stops taking messages, takes them again |
+| fault                       | who       | what must hold |
+|-----------------------------|-----------|----------------|
+| a sync fails (EIO)          | the store | who waits is told, no more messages are taken, abort stays |
+| a sync takes long           | the store | nobody waits too long; one sync answers all it covered |
+| no room (ENOSPC on reserve) | the put   | SERVICE_NOT_AVAILABLE, nothing half written; later taken |
+| a file cannot be made (EIO) | the put   | refused, nothing half written; the next try may succeed |
+| a file cannot be removed    | retention | it is not read any more, and its removal is tried again |
+| a disk nearly full          | retention | deletes, stops taking messages, takes them again |
 
 Not injected here: torn writes, lost writes and flipped bits. Those are for recovery to survive, and its
 tests make them in the files themselves.
@@ -170,6 +170,9 @@ class FaultMapping:
 
     def warm(self, lock: bool) -> None:
         self._inner.warm(lock)
+
+    def unlock(self) -> None:
+        self._inner.unlock()
 
     def write(self, position: int, data: memoryview) -> None:
         self._inner.write(position, data)

@@ -88,6 +88,12 @@ def show_size(size: int) -> str:
     return f"{value:.1f} TiB"
 
 
+def count(number: int, what: str) -> str:
+    """A number of things: `no faults`, `1 entry`, `2 entries`."""
+    several = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
+    return f"{number or 'no'} {what if number == 1 else several}"
+
+
 def parse_time(text: str) -> int:
     """Milliseconds since 1970, of such a number, of a date and time, or of `10m` for ten minutes ago."""
     if text.isdecimal():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kourou.cli.output import (
+    count,
     parse_time,
     print_json,
     print_json_lines,
@@ -180,8 +181,8 @@ def cat(
     if output is not None:
         from kourou.store.offline.arrow_file import write_file
 
-        count = write_file(reader.records(), str(output))
-        typer.echo(f"{count} messages in {output}", err=True)
+        written = write_file(reader.records(), str(output))
+        typer.echo(f"{count(written, 'message')} in {output}", err=True)
     elif json:
         print_json_lines(map(message_view.fields, reader.messages()))
     elif at is not None or message_id is not None:
@@ -190,12 +191,15 @@ def cat(
     else:
         messages = list(reader.messages())
         shown = messages if limit is not None or tail is not None else messages[:TABLE_ROWS]
-        message_view.print_messages(shown)
+        if messages:
+            message_view.print_messages(shown)
+        else:
+            typer.echo("no message matches", err=True)
         if len(messages) > len(shown):
             typer.echo(f"the first {len(shown)}; more with --limit, all with --json", err=True)
     if reader.unreadable:
-        places = ", ".join(map(str, reader.unreadable[:5]))
-        typer.echo(f"{len(reader.unreadable)} records cannot be read (at {places} …): see `check`", err=True)
+        missing = count(len(reader.unreadable), "record")
+        typer.echo(f"{missing} cannot be read, the first at {reader.unreadable[0]}: see `check`", err=True)
 
 
 @app.command()
@@ -320,16 +324,13 @@ def check(
         print_json_lines([{"summary": summary}])
     else:
         typer.echo(
-            f"{report.records} records ({show_size(report.log_bytes)}), {report.queue_entries} entries in"
-            f" {report.queues} queues, {report.index_entries} entries in {report.index_files} index files:"
-            f" {_count(report.faults, 'fault')}, {_count(report.warnings, 'warning')}, {report.seconds:.1f} s"
+            f"{count(report.records, 'record')} ({show_size(report.log_bytes)}),"
+            f" {count(report.queue_entries, 'entry')} in {count(report.queues, 'queue')},"
+            f" {count(report.index_entries, 'entry')} in {count(report.index_files, 'index file')}:"
+            f" {count(report.faults, 'fault')}, {count(report.warnings, 'warning')}, {report.seconds:.1f} s"
         )
     if report.faults:
         raise typer.Exit(1)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
 def _print_finding(finding: Finding) -> None:
@@ -396,8 +397,9 @@ def rebuild(
         )  # fmt: skip
         return
     typer.echo(
-        f"{report.path}: {report.queues} queues and {report.index_files} index files"
-        f" ({report.index_entries} entries) from {report.records} records, {report.seconds:.1f} s"
+        f"{report.path}: {count(report.queues, 'queue')} and {count(report.index_files, 'index file')}"
+        f" ({count(report.index_entries, 'entry')}) from {count(report.records, 'record')},"
+        f" {report.seconds:.1f} s"
     )
     for path in report.backups:
         typer.echo(f"the old one is kept in {path}")

@@ -37,9 +37,14 @@ class AllocateMappedFileService:
         if self._worker is None:
             return self._make(path)
         with self._lock:
-            future = self._ready.get(path) or self._submit(path)
+            future = self._ready.get(path)
+            if future is None or (future.done() and future.exception() is not None):
+                future = self._submit(path)  # what failed while nobody needed it may succeed now
             if after not in self._ready:
                 self._submit(after)
+            stale = [self._ready.pop(other) for other in list(self._ready) if other not in (path, after)]
+        for unused in stale:  # made ahead in a directory that is full meanwhile
+            unused.add_done_callback(_destroy)
         try:
             file = future.result(WAIT_SECONDS)
         except TimeoutError:
@@ -65,6 +70,10 @@ class AllocateMappedFileService:
         self._worker.shutdown(wait=True)
         self._worker = None
         for future in self._ready.values():
-            if future.exception() is None:
-                future.result().destroy()
+            _destroy(future)
         self._ready.clear()
+
+
+def _destroy(future: Future[MappedFile]) -> None:
+    if future.exception() is None:
+        future.result().destroy()

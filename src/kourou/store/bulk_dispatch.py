@@ -61,7 +61,7 @@ class BulkDispatcher:
         queues: ConsumeQueueStore,
         index: IndexService,
         config: MessageStoreConfig,
-        checkpoint: StoreCheckpoint,
+        checkpoint: StoreCheckpoint | None,  # takes note of what was dispatched
         delay_levels: list[int],
     ) -> None:
         self._queues = queues
@@ -105,6 +105,13 @@ class BulkDispatcher:
             last_offset = verdict.physical_offset
             position += verdict.size
 
+    def dispatch_records(self, view: memoryview, records: Records) -> int:
+        """Dispatch records that are found already; how many: the first with a damaged property ends them."""
+        records, requests = self._look_closer(view, records)
+        if len(records):
+            self._dispatch(view, records, requests, 0, 0)
+        return len(records)
+
     def _dispatch_one(self, request: DispatchRequest, queues_from: int, index_from: int) -> None:
         if request.in_queue and request.physical_offset >= queues_from:
             self._queues.dispatch(request)
@@ -119,8 +126,9 @@ class BulkDispatcher:
             )  # fmt: skip
 
     def _note_dispatched(self, timestamp: int, offset: int) -> None:
-        self._checkpoint.dispatched_msg_timestamp = timestamp
-        self._checkpoint.dispatched_physical_offset = offset
+        if self._checkpoint is not None:
+            self._checkpoint.dispatched_msg_timestamp = timestamp
+            self._checkpoint.dispatched_physical_offset = offset
 
     def _look_closer(self, view: memoryview, records: Records) -> tuple[Records, dict[int, DispatchRequest]]:
         """The requests of records whose properties say more than a tag and keys.

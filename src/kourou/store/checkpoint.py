@@ -55,3 +55,4 @@ class StoreCheckpoint:
     def close(self) -> None:
         """Let go of the file."""
         self._mapping.close()
+        del self._mapping  # with it goes the map

@@ -7,7 +7,7 @@ keys that change what this store does are listed; others in a file are left to w
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cache
@@ -122,8 +122,14 @@ class MessageStoreConfig:
         # Files of queues hold whole entries.
         self.mapped_file_size_consume_queue = -(-self.mapped_file_size_consume_queue // 20) * 20
         self.mapper_file_size_batch_consume_queue = -(-self.mapper_file_size_batch_consume_queue // 46) * 46
-        if self.mapped_file_size_commit_log < 4096:
-            raise ConfigError("mappedFileSizeCommitLog must be at least 4096 bytes")
+        for key, size, least in (
+            ("mappedFileSizeCommitLog", self.mapped_file_size_commit_log, 4096),
+            ("mappedFileSizeConsumeQueue", self.mapped_file_size_consume_queue, 20),
+            ("mapperFileSizeBatchConsumeQueue", self.mapper_file_size_batch_consume_queue, 46),
+            ("mappedFileSizeConsumeQueueExt", self.mapped_file_size_consume_queue_ext, 24),
+        ):
+            if size < least:
+                raise ConfigError(f"{key} must be at least {least} bytes")
         if self.max_hash_slot_num < 1 or self.max_index_num < 2:
             raise ConfigError("maxHashSlotNum must be at least 1 and maxIndexNum at least 2")
         parse_delay_levels(self.message_delay_level)
@@ -177,24 +183,39 @@ def parse_delay_levels(text: str) -> list[int]:
 def read_properties_file(path: str | Path) -> dict[str, str]:
     """The keys and values of a Java .properties file."""
     try:
-        text = Path(path).read_text("utf-8")
+        data = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    return parse_properties(text)
+    try:
+        return parse_properties(data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        return parse_properties(data.decode("latin-1"))  # as Java reads it: a comment may be in any encoding
 
 
 def parse_properties(text: str) -> dict[str, str]:
     """The keys and values of Java .properties text: #, ! comments, `=`, `:` or blank, \\ escapes."""
-    text = re.sub(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*", r"\1", text)  # continued lines
     properties = {}
-    for line in text.splitlines():
-        line = line.lstrip(" \t\f")
-        if not line or line[0] in "#!":
-            continue
+    for line in _logical_lines(text):
         match = re.match(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line, re.DOTALL)
         assert match is not None
         properties[_unescape(match[1])] = _unescape(match[2]).rstrip()
     return properties
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Lines that are neither blank nor a comment; one that ends with a backslash goes on in the next."""
+    start = None  # of a line that goes on
+    for line in re.split(r"\r\n|\r|\n", text):
+        line = line.lstrip(" \t\f")
+        if start is None and (not line or line[0] in "#!"):
+            continue
+        line = (start or "") + line
+        goes_on = (len(line) - len(line.rstrip("\\"))) % 2
+        start = line[:-1] if goes_on else None
+        if start is None:
+            yield line
+    if start is not None:
+        yield start
 
 
 def _unescape(text: str) -> str:

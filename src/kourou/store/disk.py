@@ -21,7 +21,7 @@ import mmap
 import os
 import time
 from functools import cache
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from kourou.errors import DiskFullError, StoreLockedError
 
@@ -69,6 +69,10 @@ class Mapping(Protocol):
         """Fault every page in, and keep them in memory if `lock`."""
         ...
 
+    def unlock(self) -> None:
+        """Let pages leave the memory again; nothing, where none were kept. Slow: for worker threads."""
+        ...
+
     def write(self, position: int, data: memoryview) -> None:
         """Write through the file instead of the view (no page fault, releases the GIL)."""
         ...
@@ -102,7 +106,7 @@ class Disk(Protocol):
         ...
 
     def modified_ms(self, path: str) -> int:
-        """When the file was last written."""
+        """When the file was last written, 0 where there is none."""
         ...
 
     def make_dirs(self, path: str) -> None:
@@ -164,12 +168,16 @@ class OsDisk:
             return -1
 
     def modified_ms(self, path: str) -> int:
-        """When the file was last written."""
-        return os.stat(path).st_mtime_ns // 1_000_000
+        """When the file was last written, 0 where there is none."""
+        try:
+            return os.stat(path).st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return 0
 
     def make_dirs(self, path: str) -> None:
         """Make a directory and those above it."""
-        os.makedirs(path, exist_ok=True)
+        for parent in _make_dirs(path):
+            _sync_dir(parent)
 
     def remove(self, path: str) -> None:
         """Remove a file; fine where there is none."""
@@ -211,8 +219,9 @@ class OsMapping:
 
     def __init__(self, path: str, size: int, writable: bool) -> None:
         created = writable and not os.path.exists(path)
-        if created:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+        # A new file is on the disk only when the directories that lead to it are, too: see `sync`.
+        directory = os.path.dirname(path)
+        self._unsynced = [directory, *_make_dirs(directory)] if created else []
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY, 0o644)
         try:
             if writable and os.fstat(self._fd).st_size < size:
@@ -225,13 +234,17 @@ class OsMapping:
                 error.strerror = f"{error.strerror}: raise the limit of open files (ulimit -n)"
             raise
         self.view = memoryview(self._map)
-        if created:
-            # Without this a power cut may leave no file where acknowledged records were.
-            _sync_dir(os.path.dirname(path))
+        self._locked = False
 
     def sync(self) -> None:
         """Return when every byte written so far is on the disk."""
-        os.fdatasync(self._fd)
+        fd = self._fd  # read once: another thread may close it
+        if fd < 0:
+            raise OSError(errno.EBADF, "the file is closed")
+        os.fdatasync(fd)
+        while self._unsynced:
+            _sync_dir(self._unsynced[-1])
+            self._unsynced.pop()
 
     def reserve(self, start: int, end: int) -> None:
         """Make sure that these bytes have room on the disk; DiskFullError where they have not."""
@@ -246,15 +259,22 @@ class OsMapping:
 
     def warm(self, lock: bool) -> None:
         """Fault every page in, and keep them in memory if `lock`. Slow: for worker threads."""
-        size = len(self.view)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        libc = ctypes.CDLL(None, use_errno=True)  # its calls release the GIL
-        if libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _MADV_POPULATE_WRITE) != 0:
-            for position in range(0, size, PAGE_SIZE):
+        if self._call_libc("madvise", _MADV_POPULATE_WRITE) != 0:
+            for position in range(0, len(self.view), PAGE_SIZE):
                 self.view[position] = self.view[position]
-        if lock:
-            # Refused without the privilege: then the pages are warm, only not pinned. As in Java.
-            libc.mlock(ctypes.c_void_p(address), ctypes.c_size_t(size))
+        # Refused without the privilege: then the pages are warm, only not pinned. As in Java.
+        self._locked = lock and self._call_libc("mlock") == 0
+
+    def unlock(self) -> None:
+        """Let pages leave the memory again; nothing, where none were kept. Slow: for worker threads."""
+        if self._locked:
+            self._locked = False
+            self._call_libc("munlock")
+
+    def _call_libc(self, name: str, *more: int) -> int:
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        function = getattr(ctypes.CDLL(None), name)  # a call of it releases the GIL
+        return int(function(ctypes.c_void_p(address), ctypes.c_size_t(len(self.view)), *more))
 
     def write(self, position: int, data: memoryview) -> None:
         """Write through the file instead of the view (no page fault, releases the GIL)."""
@@ -282,9 +302,18 @@ class OsMapping:
 
 
 class OsLock:
-    """The lock file of a store: `lock`, with Java's content, locked with fcntl as Java does."""
+    """The lock file of a store: `lock`, with Java's content, locked with fcntl as Java does.
+
+    Such a lock belongs to the process: a second store in it would get the same, and free it for both when it
+    closes the file. So this process notes what it holds and does not open the file again.
+    """
+
+    _held: ClassVar[set[str]] = set()
 
     def __init__(self, path: str) -> None:
+        self._path = os.path.realpath(path)
+        if self._path in self._held:
+            raise StoreLockedError(f"{os.path.dirname(path)} is open in this process already")
         os.makedirs(os.path.dirname(path), exist_ok=True)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -292,15 +321,31 @@ class OsLock:
             os.pwrite(self._fd, b"lock", 0)
         except OSError as error:
             os.close(self._fd)
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
             raise StoreLockedError(
                 f"{os.path.dirname(path)} is in use by another process; stop it, or use another directory"
             ) from error
+        self._held.add(self._path)
 
     def release(self) -> None:
         """Give it back."""
         if self._fd >= 0:
+            self._held.discard(self._path)
             os.close(self._fd)  # closing releases the lock
             self._fd = -1
+
+
+def _make_dirs(path: str) -> list[str]:
+    """Make a directory and those above it; the directories that have a new entry, from the deepest up."""
+    changed: list[str] = []
+    missing = path
+    while not os.path.isdir(missing):
+        missing = os.path.dirname(missing) or "."
+        changed.append(missing)
+    if changed:
+        os.makedirs(path, exist_ok=True)
+    return changed
 
 
 def _sync_dir(path: str) -> None:

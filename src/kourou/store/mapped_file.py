@@ -155,8 +155,14 @@ class MappedFile:
         """Bring committed bytes to the disk, if there are at least so many pages of them (0: any)."""
         position = self.read_position
         if _worth_doing(self.flushed, position, position == self.size, least_pages):
-            self.mapping.sync()
+            try:
+                self.mapping.sync()
+            except OSError:
+                if self.available:  # else it was removed meanwhile: nothing is left to bring to the disk
+                    raise
             self.flushed = position
+            if position == self.size:
+                self.mapping.unlock()  # the memory is for the files that are written
         return self.flushed
 
     def dirty_end(self, start: int) -> int:
@@ -267,7 +273,7 @@ class MappedFileQueue:
         for directory in self.directories:
             paths += [(name, f"{directory}/{name}") for name in self._disk.list(directory) if len(name) == 20]
         paths = [(name, path) for name, path in sorted(paths) if name.isdecimal()]
-        files = []
+        files: list[MappedFile] = []
         for number, (_, path) in enumerate(paths):
             size = self._disk.size(path)
             if size == 0 and number == len(paths) - 1 and self.writable:
@@ -275,17 +281,30 @@ class MappedFileQueue:
                 self._disk.remove(path)
                 continue
             if size != self.file_size:
+                if self._disk.is_dir(path):
+                    continue
                 raise StoreDamagedError(
                     f"{path} has {size} bytes, {self.file_size} are configured: name the right size, or move"
                     " the file away"
                 )
             file = self._open(path)
             file.set_position(self.file_size)
+            if files and files[-1].base == file.base:
+                file = self._choose(files.pop(), file)
             files.append(file)
         self.files = tuple(files)
         for before, after in itertools.pairwise(files):
             if after.base - before.base != self.file_size:
                 log.error("%s does not follow %s: a file between them is missing", after.path, before.path)
+
+    def _choose(self, one: MappedFile, other: MappedFile) -> MappedFile:
+        """Of two files for the same offsets in two directories, the one that was not only made ahead."""
+        for empty, used in ((one, other), (other, one)):
+            if empty.dirty_end(0) == 0:
+                log.warning("removing %s: it was made ahead, %s is used", empty.path, used.path)
+                empty.destroy() if self.writable else empty.close()
+                return used
+        raise StoreDamagedError(f"{one.path} and {other.path} hold the same part of the log: move one away")
 
     def _open(self, path: str) -> MappedFile:
         return MappedFile(
@@ -344,10 +363,13 @@ class MappedFileQueue:
         if not files:
             return None
         index = (offset - files[0].base) // self.file_size
-        if 0 <= index < len(files):
+        if index < 0:
+            return None
+        if index < len(files):
             file = files[index]
             if file.base <= offset < file.base + self.file_size:
                 return file
+        if offset < files[-1].base + self.file_size:
             # A file is missing between: look at each.
             for file in files:
                 if file.base <= offset < file.base + self.file_size:
@@ -357,8 +379,9 @@ class MappedFileQueue:
     def flush(self, least_pages: int = 0) -> int:
         """Bring what is written to the disk, file after file; the offset up to which it is there."""
         while True:
-            where = self.flushed_where
-            file = self.find(where) or (self.files[0] if where == 0 and self.files else None)
+            # The files it had reached may have been removed before they were flushed.
+            where = max(self.flushed_where, self.min_offset)
+            file = self.find(where)
             if file is None:
                 return self.flushed_where
             timestamp = file.store_timestamp
@@ -372,8 +395,8 @@ class MappedFileQueue:
         """Move what is in buffers into the files; the offset up to which it is there."""
         with self._commit_lock:
             while True:
-                where = self.committed_where
-                file = self.find(where) or (self.files[0] if where == 0 and self.files else None)
+                where = max(self.committed_where, self.min_offset)
+                file = self.find(where)
                 if file is None:
                     return self.committed_where
                 self.committed_where = file.base + file.commit(least_pages)
@@ -427,9 +450,10 @@ class MappedFileQueue:
         return expired
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Let go of all files: each is unmapped as soon as no reader holds a slice of it."""
         for file in self.files:
             file.close()
+        self.files = ()
 
     def destroy(self) -> None:
         """Remove all files and the directories, where they are empty then."""

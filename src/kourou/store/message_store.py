@@ -221,7 +221,11 @@ class MessageStore:
 
     def __enter__(self) -> MessageStore:
         self.load()
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self._release()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -361,9 +365,15 @@ class MessageStore:
         """About how many messages between two queue offsets match a filter; -1 where it cannot be told."""
         return reads.estimate_message_count(self, topic, queue_id, start, end, message_filter)
 
+    def estimate_message_size(self, topic: str, queue_id: int, start: int, end: int) -> int:
+        """About how many bytes of log the messages between two queue offsets take; -1 without a queue."""
+        return reads.estimate_message_size(self, topic, queue_id, start, end)
+
     def delete_topics(self, topics: set[str]) -> int:
         """Remove the queues of topics; their records go with the log. How many had queues."""
-        removed = [topic for topic in topics if self.queues.delete_topic(topic)]
+        end = self.commit_log.files.max_wrote
+        waiting_until = end if self.dispatcher.dispatched_offset < end else -1
+        removed = [topic for topic in topics if self.queues.delete_topic(topic, waiting_until)]
         for topic in removed:
             self.putter.forget_topic(topic)
         return len(removed)

@@ -31,7 +31,7 @@ from kourou.store.consume_queue import ConsumeQueue
 from kourou.store.disk import Clock, physical_memory_bytes
 from kourou.store.dispatch import SCHEDULE_TOPIC, Dispatcher, DispatchRequest
 from kourou.store.index_file import IndexService, key_prefixes
-from kourou.store.queue_store import LMQ_SEPARATOR, AnyQueue, ConsumeQueueStore, is_lmq
+from kourou.store.queue_store import LMQ_SEPARATOR, AnyQueue, ConsumeQueueStore, allows_lmq, is_lmq
 from kourou.store.service import Inbox
 from kourou.store.stats import StoreStats, TopicPuts
 from kourou.store.status import PutMessageResult, PutMessageStatus
@@ -275,7 +275,7 @@ class MessagePutter:
                 return self._refuse_after(failure)
             if visible:
                 queue.next_offset = queue_offset + count
-                self._advance_lmq(properties)
+                self._advance_lmq(topic_name, properties)
         else:
             if visible:
                 try:
@@ -406,7 +406,7 @@ class MessagePutter:
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted."""
         self._topics.pop(topic, None)
-        self.stats.topics.pop(topic, None)
+        self.stats.forget(topic)
 
     def _with_crc_room(self, message: InnerMessage) -> bytes:
         if names.CRC32 in message.properties:
@@ -441,7 +441,7 @@ class MessagePutter:
                     PutMessageStatus.MESSAGE_ILLEGAL,
                     f"{names.INNER_NUM}={number}: it takes 1 to {_MAX_INNER}",
                 )
-        if names.INNER_MULTI_DISPATCH in message.properties and self.config.enable_lmq:
+        if names.INNER_MULTI_DISPATCH in message.properties and self._gives_lmq(message.topic):
             light = message.properties[names.INNER_MULTI_DISPATCH].split(LMQ_SEPARATOR)
             new = sum(is_lmq(name) and self.queues.get(name, 0) is None for name in light)
             if new and self.queues.lmq_count + new > self.config.max_lmq_consume_queue_num:
@@ -459,9 +459,12 @@ class MessagePutter:
             message.set_property(names.INNER_MULTI_QUEUE_OFFSET, LMQ_SEPARATOR.join(offsets))
         return None
 
-    def _advance_lmq(self, properties: dict[str, str]) -> None:
-        if self.config.enable_lmq:
-            for name in properties.get(names.INNER_MULTI_DISPATCH, "").split(LMQ_SEPARATOR):
+    def _gives_lmq(self, topic: str) -> bool:
+        return self.config.enable_lmq and allows_lmq(topic)
+
+    def _advance_lmq(self, topic: str, properties: dict[str, str]) -> None:
+        if self._gives_lmq(topic):
+            for name in set(properties.get(names.INNER_MULTI_DISPATCH, "").split(LMQ_SEPARATOR)):
                 if is_lmq(name):
                     self.queues.get_or_create(name, 0).next_offset += 1
 

@@ -21,7 +21,9 @@ log = logging.getLogger(__name__)
 LMQ_PREFIX = "%LMQ%"
 LMQ_SEPARATOR = ","
 RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
 SYSTEM_PREFIX = "rmq_sys_"
+MAX_QUEUE_ID = 0x7FFFFFFF
 MAX_NAME_BYTES = 255  # of a topic: the longest name that file systems take
 # Topics of the broker itself: their queues are kept when all their messages are gone.
 SYSTEM_TOPICS = frozenset(
@@ -44,6 +46,14 @@ def is_system_topic(topic: str) -> bool:
 def is_lmq(name: str) -> bool:
     """Whether a queue is a light one."""
     return name.startswith(LMQ_PREFIX)
+
+
+def allows_lmq(topic: str) -> bool:
+    """Whether a message of this topic goes to the light queues it names (MixAll.topicAllowsLMQ).
+
+    One that comes back from a consumer has the names still, from its first time, and is in them already.
+    """
+    return not topic.startswith((RETRY_PREFIX, DLQ_PREFIX, SYSTEM_PREFIX)) and topic != "SCHEDULE_TOPIC_XXXX"
 
 
 class ConsumeQueueStore:
@@ -97,8 +107,8 @@ class ConsumeQueueStore:
             raise BadMessageError(f"{topic!r} cannot be a topic")
         if len(topic.encode()) > MAX_NAME_BYTES:
             raise BadMessageError(f"topic of {len(topic.encode())} bytes, {MAX_NAME_BYTES} allowed")
-        if queue_id < 0:
-            raise BadMessageError(f"queue id {queue_id} is negative")
+        if not 0 <= queue_id <= MAX_QUEUE_ID:
+            raise BadMessageError(f"queue id {queue_id} is negative or too large")
         kind = BatchConsumeQueue if batch else ConsumeQueue
         return kind(self._disk, self._root, topic, queue_id, self._config, writable=self._writable)
 
@@ -142,13 +152,8 @@ class ConsumeQueueStore:
                 queue.take_back(request.physical_offset)
 
     def _dispatch_lmq(self, request: DispatchRequest) -> None:
-        topic = request.topic
         offsets = request.properties.get(names.INNER_MULTI_QUEUE_OFFSET)
-        if (
-            offsets is None
-            or topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX))
-            or topic == "SCHEDULE_TOPIC_XXXX"
-        ):
+        if offsets is None or not allows_lmq(request.topic):
             return
         queue_names = request.properties[names.INNER_MULTI_DISPATCH].split(LMQ_SEPARATOR)
         queue_offsets = offsets.split(LMQ_SEPARATOR)
@@ -218,13 +223,20 @@ class ConsumeQueueStore:
         for queue in self:
             queue.flush(least_pages)
 
-    def delete_topic(self, topic: str) -> bool:
-        """Remove the queues of a topic; False where there were none."""
+    def delete_topic(self, topic: str, waiting_until: int = -1) -> bool:
+        """Remove the queues of a topic; False where there were none.
+
+        Where records before an offset still wait for their entries, empty queues stay that ignore them: else
+        they would take the places of messages put after the deletion.
+        """
         queues = self.table.pop(topic, None)
         if not queues:
             return False
         for queue in queues.values():
             queue.destroy()
+            queue.max_physic_offset = waiting_until
+        if waiting_until >= 0:
+            self.table[topic] = queues
         for folder in ("consumequeue", "batchconsumequeue", "consumequeue_ext"):
             self._disk.remove_dir(f"{self._root}/{folder}/{topic}")
         return True
@@ -240,7 +252,8 @@ class ConsumeQueueStore:
             if is_system_topic(topic):
                 continue
             for queue_id, queue in list(queues.items()):
-                if 0 <= queue.last_physical_end < min_physical_offset:
+                waits = queue.next_offset > queue.max_offset  # records of it wait for their entries
+                if 0 <= queue.last_physical_end < min_physical_offset and not waits:
                     del queues[queue_id]
                     queue.destroy()
                     removed.append(str(queue))

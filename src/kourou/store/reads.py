@@ -289,3 +289,20 @@ def estimate_message_count(
         if scanned >= store.config.max_consume_queue_scan or matched > store.config.sample_count_threshold:
             return matched * (end - start) // raw
     return matched
+
+
+def estimate_message_size(store: MessageStore, topic: str, queue_id: int, start: int, end: int) -> int:
+    """About how many bytes of log the messages between two queue offsets take: counted, or from a sample."""
+    queue = store.queues.get(topic, queue_id)
+    if queue is None:
+        return -1
+    start, end = max(start, queue.min_offset), min(end, queue.max_offset)
+    total = messages = 0
+    for scanned, entry in enumerate(queue.iterate(start) if start < end else (), 1):
+        if entry.queue_offset >= end:
+            break
+        total += entry.size
+        messages += entry.batch_num
+        if scanned >= store.config.max_consume_queue_scan:
+            return total * (end - start) // messages
+    return total

@@ -6,7 +6,8 @@ Every `cleanResourceInterval` (DefaultMessageStore.CleanCommitLogService, CleanC
   for `fileReservedTime` hours.
 - With the disk above `diskSpaceCleanForciblyRatio`: the oldest files, whatever their age
   (`cleanFileForciblyEnable`).
-- With the disk above `diskSpaceWarningLevelRatio`: the same, and no message is taken until there is room.
+- With the disk above `diskSpaceWarningLevelRatio`: the same, and no message is taken until it is below
+  `diskSpaceCleanForciblyRatio` again.
 
 At most `deleteFileBatchMax` files a round, never the last one.
 """
@@ -78,7 +79,7 @@ class Retention:
         if state.full and store.refusal is None:
             log.error("%s (%.0f %%): no message is taken until there is room", DISK_FULL, state.ratio * 100)
             store.refusal = DISK_FULL
-        elif not state.full and store.refusal == DISK_FULL:
+        elif not state.forcibly and store.refusal == DISK_FULL:
             log.info("the disk has room again (%.0f %%)", state.ratio * 100)
             store.refusal = None
         manual = self._manual_rounds > 0

@@ -55,6 +55,7 @@ class StoreStats:
         self._clock = clock
         self.boot_timestamp = clock.now_ms()
         self.topics: dict[str, TopicPuts] = {}
+        self._forgotten = TopicPuts()  # what was put to topics that are no more
         self.put_failed = 0
         self.get_found = 0
         self.get_missed = 0
@@ -73,15 +74,23 @@ class StoreStats:
             puts = self.topics[topic] = TopicPuts()
         return puts
 
+    def forget(self, topic: str) -> None:
+        """Drop the counters of a deleted topic; the totals keep what they counted."""
+        puts = self.topics.pop(topic, None)
+        if puts is not None:
+            self._forgotten.count += puts.count
+            self._forgotten.size_bytes += puts.size_bytes
+
     @property
     def put_times_total(self) -> int:
         """How many messages were put."""
-        return sum(puts.count for puts in self.topics.values())
+        # list(): the owner of the store may add a topic while another thread samples.
+        return self._forgotten.count + sum(puts.count for puts in list(self.topics.values()))
 
     @property
     def put_size_total(self) -> int:
         """How many bytes of records were put."""
-        return sum(puts.size_bytes for puts in self.topics.values())
+        return self._forgotten.size_bytes + sum(puts.size_bytes for puts in list(self.topics.values()))
 
     def record_put_time(self, elapsed_ms: int) -> None:
         """Count how long a put took until it was answered."""

@@ -25,7 +25,7 @@ from kourou.store.offline.check_queues import QueueChecker
 from kourou.store.offline.directory import StoreDirectory
 from kourou.store.offline.findings import DEFAULT_LIMIT, Finding, Findings, Severity
 from kourou.store.offline.log_scan import Blank, Break, Stretch, walk
-from kourou.store.offline.rows import Rows, TopicTable
+from kourou.store.offline.rows import Rows, TopicTable, to_number
 
 Progress = Callable[[int], None]  # bytes of the log done since the last call
 
@@ -65,7 +65,7 @@ def check(
         if isinstance(part, Stretch):
             log.take_records(part)
             rows = Rows(part, topics)
-            _check_property_crc(store, rows, findings)
+            _check_property_crc(rows, findings)
             queues.take(rows)
             index.take(rows)
         elif isinstance(part, Blank):
@@ -176,7 +176,7 @@ class _LogChecker:
                 self._findings.fault("torn-tail", broken.file.path, broken.position, message)
 
 
-def _check_property_crc(store: StoreDirectory, rows: Rows, findings: Findings) -> None:
+def _check_property_crc(rows: Rows, findings: Findings) -> None:
     """`__CRC32#` covers all of a record before it."""
     having, values = rows.property(names.CRC32)
     stretch = rows.stretch
@@ -184,7 +184,7 @@ def _check_property_crc(store: StoreDirectory, rows: Rows, findings: Findings) -
         position = int(stretch.records.positions[row])
         end = position + int(rows.size[row]) - PROPERTY_CRC_LENGTH
         crc = crc32(stretch.view[position:end]) & 0x7FFFFFFF
-        if not digits.isdigit() or int(digits[::-1]) != crc:
+        if to_number(digits[::-1]) != crc:
             findings.fault(
                 "record-crc", stretch.file.path, position,
                 f"record at physical offset {stretch.file.base + position} says CRC"
@@ -204,16 +204,16 @@ def _check_checkpoint(
     if checkpoint is None:
         return
     index_time = max((file.end_timestamp for file in index_files), default=0)
-    limits = (
-        ("physicMsgTimestamp", log.last_time, "the last record was stored"),
-        ("logicsMsgTimestamp", log.last_time, "the last record was stored"),
-        ("indexMsgTimestamp", max(index_time, log.last_time), "the last record was indexed"),
-        ("masterFlushedOffset", log.end, "the log ends"),
-        ("confirmPhyOffset", log.end, "the log ends"),
-        ("logicsPhysicalOffset", log.end, "the log ends"),
+    stored, indexed, ends = "the last record was stored", "the last record was indexed", "the log ends"
+    words = (
+        ("physicMsgTimestamp", checkpoint.physic_msg_timestamp, log.last_time, stored),
+        ("logicsMsgTimestamp", checkpoint.logics_msg_timestamp, log.last_time, stored),
+        ("indexMsgTimestamp", checkpoint.index_msg_timestamp, max(index_time, log.last_time), indexed),
+        ("masterFlushedOffset", checkpoint.master_flushed_offset, log.end, ends),
+        ("confirmPhyOffset", checkpoint.confirm_phy_offset, log.end, ends),
+        ("logicsPhysicalOffset", checkpoint.logics_physical_offset, log.end, ends),
     )
-    for number, (name, limit, what) in enumerate(limits):
-        value = checkpoint.words()[number]
+    for number, (name, value, limit, what) in enumerate(words):
         # -1 stands for `not known` in offsets. A time or an offset behind what is there makes recovery
         # begin too late; one of a record that was torn off with the tail goes with it.
         if value < -1 or value > limit:

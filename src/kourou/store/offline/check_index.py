@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kourou.message import properties as names
+from kourou.message.hash_scan import Hashes, java_hashes, with_prefix
 from kourou.message.property_scan import Values
-from kourou.store.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE, IndexFile, key_prefixes
+from kourou.store.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE, IndexFile, key_prefixes, positive
 from kourou.store.offline.directory import StoreDirectory
 from kourou.store.offline.findings import Findings, Severity
-from kourou.store.offline.java_hashes import index_hashes
 from kourou.store.offline.rows import Rows
 
 Integers = NDArray[np.int64]
@@ -104,20 +104,14 @@ class _Keys:
         self.begin = begin
         self.record_starts = rows.offset
         prefixes = np.array([key_prefixes(name) for name in rows.topics], np.int64).astype(np.uint32)
-        topic = rows.topic
         parts = (
             (rows.properties.find(names.UNIQ_KEY), prefixes[:, 0]),
             (_split(rows.properties.blob, rows.properties.find(names.KEYS)), prefixes[:, 0]),
             (rows.tags, prefixes[:, 1]),
         )
         owners = np.concatenate([values.rows for values, _ in parts])
-        hashes = np.concatenate(
-            [
-                rows.hashes.of(values.starts, values.lengths, by_topic[topic[values.rows]])
-                for values, by_topic in parts
-            ]
-        )
-        codes = rows.offset[owners] - begin << _HASH_BITS | index_hashes(hashes)
+        hashes = np.concatenate([_hash(rows, values, by_topic) for values, by_topic in parts])
+        codes = rows.offset[owners] - begin << _HASH_BITS | positive(hashes)
         indexed = rows.in_index[owners]
         if not indexed.all():
             codes, owners = codes[indexed], owners[indexed]
@@ -125,6 +119,12 @@ class _Keys:
         self.codes: Integers = codes[order]
         self.rows: Integers = owners[order]
         self.times: Integers = rows.store_time[self.rows]
+
+
+def _hash(rows: Rows, values: Values, prefixes: Hashes) -> Hashes:
+    """The hashes of keys, behind their topics' prefixes."""
+    hashes, units = java_hashes(rows.properties.blob, values.starts, values.lengths)
+    return with_prefix(prefixes[rows.topic[values.rows]], hashes, units)
 
 
 def _split(blob: NDArray[np.uint8], values: Values) -> Values:

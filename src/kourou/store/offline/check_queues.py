@@ -23,7 +23,7 @@ from kourou.store.offline.directory import StoreDirectory
 from kourou.store.offline.findings import Findings, Severity
 from kourou.store.offline.log_scan import last_used
 from kourou.store.offline.queue_files import BLANK_SIZE, QueueFile, QueueFiles
-from kourou.store.offline.rows import Rows
+from kourou.store.offline.rows import Rows, to_number
 from kourou.store.queue_store import LMQ_SEPARATOR, RETRY_PREFIX, SYSTEM_PREFIX, is_lmq
 
 Integers = NDArray[np.int64]
@@ -37,7 +37,8 @@ _ENTRIES_AT_ONCE = 64 * 1024
 class Expected:
     """Entries that records say there are, a row each."""
 
-    base: Integers  # queue offset of the first message
+    queue_offset: Integers
+    base: Integers  # of a batch, the queue offset of its first message
     offset: Integers
     size: Integers
     tags: Integers
@@ -82,7 +83,7 @@ class QueueChecker:
         tags = rows.tags_code.copy()
         self._set_deliver_times(rows, tags)
         base, count = self._batches(rows)
-        expected = Expected(base, rows.offset, rows.size, tags, rows.store_time, count)
+        expected = Expected(rows.queue_offset, base, rows.offset, rows.size, tags, rows.store_time, count)
         visible = np.flatnonzero(rows.in_queue)
         group = rows.topic[visible] << 32 | rows.queue_id[visible] & 0xFFFFFFFF
         order = np.argsort(group, kind="stable")
@@ -104,13 +105,12 @@ class QueueChecker:
 
     def _set_deliver_times(self, rows: Rows, tags: Integers) -> None:
         """In the delay topic an entry holds, instead of a tags code, when to deliver."""
-        topic = rows.topic
         if SCHEDULE_TOPIC not in rows.topics:
             return
-        delayed = topic == rows.topics.index(SCHEDULE_TOPIC)
+        delayed = rows.topic == rows.topics.index(SCHEDULE_TOPIC)
         levels = self._store.delay_levels
         for row, value in zip(*rows.property(names.DELAY_TIME_LEVEL)):
-            if delayed[row] and value.isdigit() and (level := min(int(value), len(levels))) > 0:
+            if delayed[row] and (level := min(to_number(value), len(levels))) > 0:
                 tags[row] = rows.store_time[row] + levels[level - 1]
 
     def _batches(self, rows: Rows) -> tuple[Integers, Integers]:
@@ -119,9 +119,9 @@ class QueueChecker:
         having, bases = rows.property(names.INNER_BASE)
         if len(having):
             base = base.copy()
-            base[having] = [int(value) if value.isdigit() else -1 for value in bases]
-            having, numbers = rows.property(names.INNER_NUM)
-            count[having] = [int(value) if value.isdigit() else -1 for value in numbers]
+            base[having] = list(map(to_number, bases))
+            having, counts = rows.property(names.INNER_NUM)
+            count[having] = list(map(to_number, counts))
         return base, count
 
     def _take_light_queues(self, rows: Rows, expected: Expected) -> None:
@@ -139,12 +139,11 @@ class QueueChecker:
             if topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)):
                 continue
             light = str(raw_names, "utf-8", "replace").split(LMQ_SEPARATOR)
-            for name, offset in zip(light, str(offsets[row], "utf-8", "replace").split(LMQ_SEPARATOR)):
-                if not offset.isdecimal():
-                    continue
-                queue_id = 0 if self._light_id_is_zero and is_lmq(name) else int(rows.queue_id[row])
-                one = expected.take(np.array([row]))
-                self._compare((name, queue_id), replace(one, base=np.array([int(offset)])))
+            one = expected.take(np.array([row]))
+            for name, offset in zip(light, offsets[row].split(LMQ_SEPARATOR.encode())):
+                if to_number(offset) >= 0:
+                    queue_id = 0 if self._light_id_is_zero and is_lmq(name) else int(rows.queue_id[row])
+                    self._compare((name, queue_id), replace(one, queue_offset=np.array([to_number(offset)])))
 
     def finish(self, log_end: int, damaged: list[tuple[int, int]]) -> None:
         """Look at what no record has confirmed."""
@@ -182,7 +181,6 @@ class _Queue:
         self._displaced: list[
             tuple[int, int]
         ] = []  # (place, physical offset) of records that found another there
-        self._displaced_count = 0
         self._ext: ConsumeQueueExt | None = None
         self._check_files()
 
@@ -219,7 +217,7 @@ class _Queue:
 
     def compare(self, expected: Expected) -> None:
         """Compare with what records say, and mark what they confirm."""
-        places = self._batch_places(expected.offset) if self._queue.batch else expected.base
+        places = self._batch_places(expected.offset) if self._queue.batch else expected.queue_offset
         open_rows = np.arange(len(places))
         for file in self._queue.files:
             until = min(file.first + file.capacity, self._end)
@@ -231,7 +229,8 @@ class _Queue:
             if not len(open_rows):
                 return
         for row in open_rows.tolist():
-            self._tell_missing(int(places[row]), int(expected.base[row]), int(expected.offset[row]))
+            queue_offset = int((expected.base if self._queue.batch else expected.queue_offset)[row])
+            self._tell_missing(int(places[row]), queue_offset, int(expected.offset[row]))
 
     @cached_property
     def _batch_offsets(self) -> Integers:
@@ -247,7 +246,8 @@ class _Queue:
 
     def _compare_in(self, file: QueueFile, places: Integers, expected: Expected) -> None:
         found = self._queue.room(file)[places - file.first]
-        same = found["offset"] == expected.offset
+        is_empty = (found["offset"] == 0) & (found["size"] == 0)  # not the entry of the record at 0
+        same = (found["offset"] == expected.offset) & ~is_empty
         self._confirmed[places[same] - self._first] = True
         fields = ["size", "tags", *(["time", "base", "count"] if self._queue.batch else [])]
         for name in fields:
@@ -259,8 +259,11 @@ class _Queue:
                     self._fault(
                         f"queue-{name}", int(places[row]), f"{message} {expected.offset[row]} says {right}"
                     )
+        if self._queue.batch:
+            odd = same & ((found["compacted"] != -1) | (found["reserved"] != 0))
+            for row in np.flatnonzero(odd).tolist():
+                self._fault("queue-reserved", int(places[row]), "does not end with -1 and 0")
         rows = np.flatnonzero(~same)
-        self._displaced_count += len(rows)
         room = _MAX_DISPLACED - len(self._displaced)
         self._displaced += zip(places[rows[:room]].tolist(), expected.offset[rows[:room]].tolist())
 

@@ -20,7 +20,7 @@ from kourou.errors import ConfigError, CorruptRecordError, NotAStoreError
 from kourou.message.codec import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, StoredMessage, decode
 from kourou.store.checkpoint import StoreCheckpoint
 from kourou.store.config import MessageStoreConfig, parse_delay_levels
-from kourou.store.disk import PAGE_SIZE, Disk, Mapping, OsDisk
+from kourou.store.disk import PAGE_SIZE, Disk, OsDisk
 from kourou.store.dispatch import SCHEDULE_TOPIC
 from kourou.store.index_file import IndexFile
 from kourou.store.offline.file_sizes import INDEX_NAME, OFFSET_NAME, index_size, infer_config
@@ -50,7 +50,7 @@ class StoreDirectory:
         self.config = config
         self.inferred = inferred  # the configuration was made up from the files
         self.disk = disk
-        self._mappings: OrderedDict[str, Mapping] = OrderedDict()
+        self._views: OrderedDict[str, memoryview] = OrderedDict()
 
     @classmethod
     def open(
@@ -78,8 +78,7 @@ class StoreDirectory:
 
     def close(self) -> None:
         """Let go of all files. Views that are still held stay valid."""
-        while self._mappings:
-            self._mappings.popitem()[1].close()
+        self._views.clear()
 
     def __enter__(self) -> StoreDirectory:
         return self
@@ -91,16 +90,18 @@ class StoreDirectory:
 
     def view(self, path: str) -> memoryview:
         """A file's bytes, mapped; the ones used last stay mapped."""
-        mapping = self._mappings.get(path)
-        if mapping is None:
-            size = self.disk.size(path)
-            if size <= 0:
-                return memoryview(b"")
-            mapping = self._mappings[path] = self.disk.map(path, size, writable=False)
-            if len(self._mappings) > MAX_MAPPED_FILES:
-                self._mappings.popitem(last=False)[1].close()
-        else:
-            self._mappings.move_to_end(path)
+        view = self._views.get(path)
+        if view is not None:
+            self._views.move_to_end(path)
+            return view
+        size = self.disk.size(path)
+        if size <= 0:
+            return memoryview(b"")
+        mapping = self.disk.map(path, size, writable=False)
+        mapping.close()  # the view stays, and the map with it as long as somebody has the view
+        self._views[path] = mapping.view
+        if len(self._views) > MAX_MAPPED_FILES:
+            self._views.popitem(last=False)
         return mapping.view
 
     def relative(self, path: str) -> str:
@@ -203,13 +204,13 @@ class StoreDirectory:
             return None
         return view[at : at + size]
 
-    def message(self, offset: int) -> StoredMessage | None:
-        """The message at an offset; None where none lies there. Its body's CRC is not checked."""
+    def message(self, offset: int, *, check_crc: bool = False) -> StoredMessage | None:
+        """The message at an offset; None where none lies there."""
         record = self.record(offset)
         if record is None:
             return None
         try:
-            message = decode(record, check_crc=False, copy_body=False)
+            message = decode(record, check_crc=check_crc, copy_body=False)
         except CorruptRecordError:
             return None
         return message if message.physical_offset == offset else None

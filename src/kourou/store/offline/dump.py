@@ -17,13 +17,14 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from kourou.errors import CorruptRecordError
+from kourou.message import sysflag
 from kourou.message.codec import BLANK_MAGIC, LONG, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, StoredMessage, decode
 from kourou.message.host import format_host
 from kourou.message.properties import UNIQ_KEY
 from kourou.store.disk import PAGE_SIZE
 from kourou.store.index_file import HEADER as INDEX_HEADER
 from kourou.store.offline.directory import LogFile, StoreDirectory
-from kourou.store.offline.json_stream import stream_json
+from kourou.store.offline.json_stream import Parts, stream_json
 from kourou.store.offline.lock import own_descriptor
 from kourou.store.offline.queue_files import QueueFiles
 from kourou.store.timer_files import read_timer_checkpoint, read_timer_log, read_wheel
@@ -40,9 +41,9 @@ def dump(
 ) -> Iterator[bytes]:
     """The document, part by part; joined they are one JSON object."""
     config = store.config
-    document: dict[str, Any] = {
-        "format": FORMAT,
-        "config": {
+    document = Parts(
+        format=FORMAT,
+        config={
             "mappedFileSizeCommitLog": config.mapped_file_size_commit_log,
             "mappedFileSizeConsumeQueue": config.mapped_file_size_consume_queue,
             "maxHashSlotNum": config.max_hash_slot_num,
@@ -50,15 +51,15 @@ def dump(
             "enabledAppendPropCRC": config.enabled_append_prop_crc,
             "enableLmq": config.enable_lmq,
         },
-        "abort": store.aborted,
-        "files": _files(store.root),
-        "checkpoint": _checkpoint(store),
-        "commitlog": _commit_log(store, progress),
-        "consumequeue": _queues(store, batch=False),
-    }
+        abort=store.aborted,
+        files=_files(store.root),
+        checkpoint=_checkpoint(store),
+        commitlog=_commit_log(store, progress),
+        consumequeue=_queues(store, batch=False),
+    )
     if store.disk.is_dir(f"{store.root}/batchconsumequeue"):
         document["batchconsumequeue"] = _queues(store, batch=True)
-    document["index"] = {"files": map(_IndexDump(store).file, store.index_paths)}
+    document["index"] = Parts(files=(_index_file(store, path) for path in store.index_paths))
     if store.disk.size(f"{store.root}/timerwheel") >= 0:
         document["timer"] = _timer(store)
     document["configFiles"] = _config_files(store)
@@ -77,7 +78,8 @@ def _files(root: str) -> Iterator[dict[str, Any]]:
         paths += [os.path.relpath(f"{folder}/{name}", root) for name in file_names]
     for path in sorted(paths, key=java_order):
         full = f"{root}/{path}"
-        yield {"path": path, "size": os.stat(full).st_size, "sha256": _sha256_of_file(full)}
+        shown = os.fsencode(path).decode("utf-8", "replace")  # a name need not be UTF-8, JSON must
+        yield {"path": shown, "size": os.stat(full).st_size, "sha256": _sha256_of_file(full)}
 
 
 def _sha256_of_file(path: str) -> str:
@@ -160,18 +162,14 @@ class LogDump:
         return position, False
 
 
-def _commit_log(store: StoreDirectory, progress: Progress | None) -> dict[str, Any]:
+def _commit_log(store: StoreDirectory, progress: Progress | None) -> Parts:
     log = LogDump(store)
     for _ in log.messages():  # once for where it ends, which stands before the records, once for them
         pass
     names = [os.path.basename(file.path) for file in store.log_files]
-    return {
-        "files": names,
-        "endOffset": log.end,
-        "stop": log.stop,
-        "blanks": log.blanks,
-        "records": _records(store, progress),
-    }
+    return Parts(
+        files=names, endOffset=log.end, stop=log.stop, blanks=log.blanks, records=_records(store, progress)
+    )
 
 
 def _records(store: StoreDirectory, progress: Progress | None) -> Iterator[dict[str, Any]]:
@@ -202,12 +200,8 @@ def record_fields(message: StoredMessage, record: memoryview) -> dict[str, Any]:
         "bodyLength": len(message.body),
         "body": b64encode(message.body).decode(),
     }
-    if message.compression is not None:
-        plain = message.decompressed_body
-        fields["compression"] = message.compression.name
-        fields["decompressedLength"] = len(plain)
-        fields["decompressedSha256"] = hashlib.sha256(plain).hexdigest()
-        fields["decompressedBody"] = b64encode(plain).decode()
+    if message.sys_flag & sysflag.COMPRESSED:
+        fields |= _decompressed(message)
     fields["propertiesRaw"] = message.properties_raw
     fields["properties"] = sorted_properties(message.properties)
     fields["tagsCode"] = message.tags_code
@@ -217,6 +211,19 @@ def record_fields(message: StoredMessage, record: memoryview) -> dict[str, Any]:
         fields["inner"] = _inner(message)
     fields["recordSha256"] = hashlib.sha256(record).hexdigest()
     return fields
+
+
+def _decompressed(message: StoredMessage) -> dict[str, Any]:
+    try:
+        plain, kind = message.decompressed_body, message.compression
+    except CorruptRecordError as error:  # of which Java's program would die
+        return {"decompressError": str(error)}
+    return {
+        "compression": "" if kind is None else kind.name,
+        "decompressedLength": len(plain),
+        "decompressedSha256": hashlib.sha256(plain).hexdigest(),
+        "decompressedBody": b64encode(plain).decode(),
+    }
 
 
 def _inner(message: StoredMessage) -> list[Any]:
@@ -243,16 +250,16 @@ def sorted_properties(properties: dict[str, str]) -> dict[str, str]:
 # Queues and index
 
 
-def _queues(store: StoreDirectory, *, batch: bool) -> dict[str, Any]:
+def _queues(store: StoreDirectory, *, batch: bool) -> Parts:
     folder = "batchconsumequeue" if batch else "consumequeue"
-    topics: dict[str, Any] = {}
+    topics = Parts()
     for topic in sorted(store.disk.list(f"{store.root}/{folder}"), key=java_order):
         if store.disk.is_dir(f"{store.root}/{folder}/{topic}"):
-            topics[topic] = {}
+            topics[topic] = Parts()
     queues = [queue for queue in store.queues if queue.batch == batch]
     for queue in sorted(queues, key=lambda queue: java_order(str(queue.queue_id))):
         names = [os.path.basename(file.path) for file in queue.files]
-        topics[queue.topic][str(queue.queue_id)] = {"files": names, "entries": _entries(queue)}
+        topics[queue.topic][str(queue.queue_id)] = Parts(files=names, entries=_entries(queue))
     return topics
 
 
@@ -270,48 +277,37 @@ def _entries(queue: QueueFiles) -> Iterator[list[int]]:
             break
 
 
-class _IndexDump:
-    def __init__(self, store: StoreDirectory) -> None:
-        self._store = store
-
-    def file(self, path: str) -> dict[str, Any]:
-        fields: dict[str, Any] = {"name": os.path.basename(path), "size": self._store.disk.size(path)}
-        file = self._store.index_file(path)
-        if file is None:
-            fields["error"] = "size does not fit --hash-slots/--index-num"
-            return fields
-        header = INDEX_HEADER.unpack_from(self._store.view(path), 0)
-        keys = (
-            "beginTimestamp",
-            "endTimestamp",
-            "beginPhyOffset",
-            "endPhyOffset",
-            "hashSlotCount",
-            "indexCount",
-        )
-        fields["header"] = dict(zip(keys, header, strict=True))
-        fields["header"]["indexCount"] = file.count
-        slots = file.slots
-        used = slots.nonzero()[0]
-        fields["slots"] = (list(pair) for pair in zip(used.tolist(), slots[used].tolist()))
-        fields["entries"] = (
-            [number, *entry]
-            for start in range(1, min(file.count, file.max_entries), _ENTRIES_AT_ONCE)
-            for number, entry in enumerate(
-                file.entries[start : min(start + _ENTRIES_AT_ONCE, file.count)].tolist(), start
-            )
-        )
+def _index_file(store: StoreDirectory, path: str) -> Parts:
+    fields = Parts(name=os.path.basename(path), size=store.disk.size(path))
+    file = store.index_file(path)
+    if file is None:
+        fields["error"] = "size does not fit --hash-slots/--index-num"
         return fields
+    header = INDEX_HEADER.unpack_from(store.view(path), 0)
+    keys = ("beginTimestamp", "endTimestamp", "beginPhyOffset", "endPhyOffset", "hashSlotCount", "indexCount")
+    fields["header"] = dict(zip(keys, header, strict=True))
+    fields["header"]["indexCount"] = file.count  # an empty file has 0 there and counts from 1
+    slots = file.slots
+    used = slots.nonzero()[0]
+    fields["slots"] = iter(zip(used.tolist(), slots[used].tolist()))
+    fields["entries"] = (
+        (number, *entry)
+        for start in range(1, min(file.count, file.max_entries), _ENTRIES_AT_ONCE)
+        for number, entry in enumerate(
+            file.entries[start : min(start + _ENTRIES_AT_ONCE, file.count)].tolist(), start
+        )
+    )
+    return fields
 
 
 # Timer and configuration
 
 
-def _timer(store: StoreDirectory) -> dict[str, Any]:
+def _timer(store: StoreDirectory) -> Parts:
     wheel = store.view(f"{store.root}/timerwheel")
-    fields: dict[str, Any] = {
-        "wheelSize": len(wheel),
-        "slots": (
+    fields = Parts(
+        wheelSize=len(wheel),
+        slots=(
             {
                 "slot": slot.slot,
                 "time": slot.time,
@@ -322,8 +318,8 @@ def _timer(store: StoreDirectory) -> dict[str, Any]:
             }
             for slot in read_wheel(wheel)
         ),
-        "log": _timer_log(store),
-    }
+        log=_timer_log(store),
+    )
     checkpoint = read_timer_checkpoint(store.view(f"{store.root}/config/timercheck"))
     if checkpoint is not None:
         fields["timercheck"] = {

@@ -145,7 +145,7 @@ def log_end(store: StoreDirectory) -> LogEnd:
     It begins behind the newest record that a queue knows, or with the last file that begins with a record.
     """
     end, ending, records, last_time = _near_the_end(store), None, 0, 0
-    for part in walk(store, check_crc=False, start=end):
+    for part in walk(store, start=end):
         if isinstance(part, Stretch):
             end, ending = part.end, None
             records += len(part.records)
@@ -158,7 +158,7 @@ def log_end(store: StoreDirectory) -> LogEnd:
 def _near_the_end(store: StoreDirectory) -> int:
     last_entries = sorted((entry for queue in store.queues if (entry := queue.last_entry)), reverse=True)
     for offset, size in last_entries:
-        message = store.message(offset)
+        message = store.message(offset, check_crc=True)
         if message is not None and message.store_size == size:
             return offset + size
     for file in reversed(store.log_files):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kourou.errors import BadMessageError, ConfigError, StoreError
+from kourou.errors import BadMessageError, ConfigError, CorruptRecordError, StoreError
 from kourou.message import properties as names
 from kourou.message import scan as record_scan
 from kourou.message.codec import StoredMessage, decode
@@ -115,7 +115,12 @@ class MessageReader:
             raise StoreError(f"there is no message with the id {message_id}")
 
     def _whole(self, offset: int) -> memoryview | None:
-        return None if self._store.message(offset) is None else self._store.record(offset)
+        record = self._store.record(offset)
+        try:
+            message = decode(record or b"", check_crc=False, copy_body=False)
+        except CorruptRecordError:
+            return None
+        return record if message.physical_offset == offset else None
 
     # By key
 
@@ -261,7 +266,7 @@ class MessageReader:
             keep &= header["queue_offset"] < selection.end_offset
         if selection.topic is not None:
             keep &= record_scan.has_topic(stretch.view, records, [selection.topic])
-        key = selection.key or selection.message_id
+        key = selection.key
         for row in np.flatnonzero(keep).tolist():
             start = int(records.positions[row])
             record = stretch.view[start : start + int(records.sizes[row])]

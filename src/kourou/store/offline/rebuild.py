@@ -1,6 +1,6 @@
 """Consume queues and index made anew from the log, in place or in another directory.
 
-Each record takes the way that it takes in a running store (dispatch.py), so what comes out is what the store
+Records take the way that they take in a recovery (bulk_dispatch.py), so what comes out is what the store
 would have written. Nothing is invented: a log that is damaged before its end is refused where the
 damaged record cannot be placed, and a queue of which no record is left in the log keeps its files,
 because only they know its offsets.
@@ -12,25 +12,27 @@ old, a crash between leaves queues of one and index of the other, which both fit
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import dataclasses
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+import numpy as np
+
 from kourou.errors import ConfigError, StoreDamagedError, StoreError
+from kourou.message import scan
 from kourou.store.batch_consume_queue import BatchConsumeQueue
-from kourou.store.commit_log import CommitLog
+from kourou.store.bulk_dispatch import BulkDispatcher
 from kourou.store.config import MessageStoreConfig
 from kourou.store.disk import SystemClock
-from kourou.store.dispatch import Dispatcher, DispatchRequest, check_record
 from kourou.store.index_file import IndexService
 from kourou.store.offline.directory import StoreDirectory
 from kourou.store.offline.log_scan import Break, Stretch, walk
+from kourou.store.offline.rows import Rows, TopicTable
 from kourou.store.queue_store import ConsumeQueueStore
 
 FOLDERS = ("consumequeue", "batchconsumequeue", "consumequeue_ext", "index")
@@ -102,10 +104,8 @@ class _Builder:
         batch_topics = {queue.topic for queue in store.queues if queue.batch} | store.batch_topic_names
         self._queues = ConsumeQueueStore(store.disk, config, batch_topics.__contains__)
         self._index = IndexService(store.disk, out, config, SystemClock())
-        self._dispatcher = Dispatcher(
-            CommitLog(store.disk, config, writable=False), self._queues, self._index, config, _raise
-        )
-        self._topics: dict[bytes, str] = {}
+        self._bulk = BulkDispatcher(self._queues, self._index, config, None, store.delay_levels)
+        self._topics = TopicTable()
         self._report = RebuildReport(out)
 
     def build(self) -> RebuildReport:
@@ -113,9 +113,7 @@ class _Builder:
         report = self._report
         self._store.disk.make_dirs(self._out)
         try:
-            for request in self._requests():
-                self._dispatch(request)
-                report.records += 1
+            self._read_log()
             self._keep_offsets_of_expired_queues()
             self._index.write_pending()
             self._queues.flush(0)
@@ -130,16 +128,15 @@ class _Builder:
         report.seconds = time.monotonic() - started
         return report
 
-    def _requests(self) -> Iterator[DispatchRequest]:
-        """The records up to the end of the log."""
+    def _read_log(self) -> None:
+        """Dispatch the records up to the end of the log."""
         pending: list[Break] = []
         for part in walk(self._store):
             if isinstance(part, Stretch):
                 for broken in pending:
-                    yield self._salvage(broken)
+                    self._salvage(broken)
                 pending.clear()
-                for position in part.records.positions.tolist():
-                    yield self._request(part.view, position)
+                self._dispatch(part)
                 self._progress(part.end - part.begin)
             elif isinstance(part, Break):
                 pending.append(part)
@@ -150,48 +147,55 @@ class _Builder:
                 " has no entries now"
             )
 
-    def _request(self, view: memoryview, position: int) -> DispatchRequest:
-        found = check_record(
-            view, position, len(view),
-            check_crc=False, delay_levels=self._store.delay_levels, topics=self._topics,
-        )  # fmt: skip
-        if not isinstance(found, DispatchRequest):
-            raise StoreDamagedError(f"{found.reason}, at byte {position} of a log file")
-        return found
+    def _salvage(self, broken: Break) -> None:
+        """A record that is damaged, but of which all but the body tells its place: its entry stays right."""
+        place, end = broken.file.base + broken.position, broken.file.base + broken.resume
+        view = self._store.view(broken.file.path)
+        found = scan.find_records(view, broken.position, broken.position + 1, base_offset=broken.file.base)
+        records, _ = scan.read_records(view, found)
+        if len(records) != 1 or found.stop.position != broken.resume:
+            raise StoreDamagedError(
+                f"the log is damaged at {place} ({broken.reason}) and goes on at {end}: what lay between"
+                " cannot be placed, and the queues behind it would be wrong"
+            )
+        self._dispatch(Stretch(broken.file, view, records))
+        self._report.notes.append(f"the record at {place} is damaged ({broken.reason}) and has its entry")
 
-    def _salvage(self, broken: Break) -> DispatchRequest:
-        """A record that is damaged, but of which the header tells its place: its entry stays right."""
-        place = broken.file.base + broken.position
-        with contextlib.suppress(StoreDamagedError):
-            request = self._request(self._store.view(broken.file.path), broken.position)
-            if request.physical_offset == place and broken.position + request.size == broken.resume:
-                self._report.notes.append(
-                    f"the record at {place} is damaged ({broken.reason}) and has its entry"
-                )
-                return request
-        raise StoreDamagedError(
-            f"the log is damaged at {place} ({broken.reason}) and goes on at"
-            f" {broken.file.base + broken.resume}: what lay between cannot be placed, and the queues behind"
-            " it would be wrong"
-        )
+    def _dispatch(self, stretch: Stretch) -> None:
+        rows = Rows(stretch, self._topics)
+        start = 0
+        for row in np.flatnonzero(rows.in_queue & (rows.queue_offset == 0)).tolist():
+            if self._begins_anew(rows, start, row):
+                self._dispatch_rows(stretch, start, row)
+                self._forget(rows, row)
+                start = row
+        self._dispatch_rows(stretch, start, len(rows))
 
-    def _dispatch(self, request: DispatchRequest) -> None:
-        if request.in_queue:
-            if request.queue_offset == 0:
-                self._forget_older(request)
-            self._queues.dispatch(request)
-        self._dispatcher.index(request)
+    def _dispatch_rows(self, stretch: Stretch, start: int, end: int) -> None:
+        records = stretch.records[start:end]
+        done = self._bulk.dispatch_records(stretch.view, records)
+        self._report.records += done
+        if done < len(records):
+            place = stretch.file.base + int(records.positions[done])
+            raise StoreDamagedError(f"the record at {place} has a property that must be a number and is none")
 
-    def _forget_older(self, request: DispatchRequest) -> None:
-        """A queue that begins anew was deleted with its topic; its older records belong to nobody."""
-        queue = self._queues.get(request.topic, request.queue_id)
-        if queue is None or queue.max_offset == 0 or isinstance(queue, BatchConsumeQueue):
-            return
-        del self._queues.table[request.topic][request.queue_id]
+    def _begins_anew(self, rows: Rows, start: int, row: int) -> bool:
+        """Whether a queue begins for a second time: it was deleted with its topic in between."""
+        queue_id = int(rows.queue_id[row])
+        queue = self._queues.get(rows.topics[rows.topic[row]], queue_id)
+        if queue is not None and queue.max_offset > 0:
+            return not isinstance(queue, BatchConsumeQueue)
+        before = slice(start, row)
+        same = (rows.topic[before] == rows.topic[row]) & (rows.queue_id[before] == queue_id)
+        return bool((same & rows.in_queue[before]).any())
+
+    def _forget(self, rows: Rows, row: int) -> None:
+        """The older records of such a queue belong to nobody."""
+        topic, queue_id = rows.topics[rows.topic[row]], int(rows.queue_id[row])
+        queue = self._queues.table[topic].pop(queue_id)
         queue.destroy()
-        self._report.notes.append(
-            f"queue {queue} begins anew at {request.physical_offset}: its topic was deleted once"
-        )
+        note = f"queue {queue} begins anew at {rows.offset[row]}: its topic was deleted once"
+        self._report.notes.append(note)
 
     def _keep_offsets_of_expired_queues(self) -> None:
         for queue in self._store.queues:
@@ -214,10 +218,6 @@ def _config_for(store: StoreDirectory, out: str) -> MessageStoreConfig:
         # A record that names its offsets in light queues was written by a broker that had them.
         config = dataclasses.replace(config, enable_lmq=True, enable_multi_dispatch=True)
     return config
-
-
-def _raise(reason: str) -> None:
-    raise StoreError(reason)
 
 
 # Into place

@@ -20,6 +20,7 @@ from kourou.store.index_file import TAG_TYPE
 from kourou.store.message_store import MessageStore
 from kourou.store.offline.directory import StoreDirectory
 from kourou.store.offline.dump import LogDump, java_order
+from kourou.store.offline.json_stream import Parts
 from kourou.store.queue_store import AnyQueue
 
 # What a load reads or writes, beside the log.
@@ -30,53 +31,53 @@ _ALL_TIME = (1 << 63) - 1
 _MOST_ANSWERS = 64
 
 
-def recover_copy(source: StoreDirectory, stack: contextlib.ExitStack) -> dict[str, Any]:
+def recover_copy(source: StoreDirectory, stack: contextlib.ExitStack) -> Parts:
     """Load a copy. It stays, with the store that has it open, until `stack` is closed."""
     root = stack.enter_context(tempfile.TemporaryDirectory(prefix="kourou-dump-"))
     store = MessageStore(_copy(source, root))
     try:
         store.load()
     except KourouError:
-        return {"loaded": False}
+        return Parts(loaded=False)
     stack.callback(store.shutdown)
-    queues: dict[str, Any] = {}
+    queues = Parts()
     for topic in sorted(store.queues.table, key=java_order):
         by_id = store.queues.table[topic]
-        queues[topic] = {str(queue_id): _queue(by_id[queue_id]) for queue_id in sorted(by_id)}
+        queues[topic] = Parts((str(queue_id), _queue(by_id[queue_id])) for queue_id in sorted(by_id))
     checkpoint = store.checkpoint
     after = StoreDirectory.open(root, store.config)
     log = LogDump(after)
     readable = sum(1 for _ in log.messages())
-    return {
-        "loaded": True,
-        "minPhyOffset": store.commit_log.min_offset,
-        "maxPhyOffset": store.commit_log.max_offset,
-        "flushedWhere": store.commit_log.files.flushed_where,
-        "confirmOffset": store.commit_log.max_offset,
-        "queues": queues,
-        "indexQueries": _index_queries(source, store),
-        "checkpoint": {
+    return Parts(
+        loaded=True,
+        minPhyOffset=store.commit_log.min_offset,
+        maxPhyOffset=store.commit_log.max_offset,
+        flushedWhere=store.commit_log.files.flushed_where,
+        confirmOffset=store.commit_log.max_offset,
+        queues=queues,
+        indexQueries=_index_queries(source, store),
+        checkpoint={
             "physicMsgTimestamp": checkpoint.physic_msg_timestamp,
             "logicsMsgTimestamp": checkpoint.logics_msg_timestamp,
             "indexMsgTimestamp": checkpoint.index_msg_timestamp,
         },
-        "commitlogFiles": [os.path.basename(file.path) for file in after.log_files],
-        "readableRecords": readable,
-        "readableEnd": log.end,
-    }
+        commitlogFiles=[os.path.basename(file.path) for file in after.log_files],
+        readableRecords=readable,
+        readableEnd=log.end,
+    )
 
 
-def _queue(queue: AnyQueue) -> dict[str, Any]:
-    return {
-        "cqType": queue.cq_type,
-        "minOffset": queue.min_offset,
-        "maxOffset": queue.max_offset,
-        "maxPhysicOffset": queue.max_physic_offset,
-        "entries": (
+def _queue(queue: AnyQueue) -> Parts:
+    return Parts(
+        cqType=queue.cq_type,
+        minOffset=queue.min_offset,
+        maxOffset=queue.max_offset,
+        maxPhysicOffset=queue.max_physic_offset,
+        entries=(
             [entry.queue_offset, entry.physical_offset, entry.size, entry.tags_code, entry.batch_num]
             for entry in queue.iterate(queue.min_offset)
         ),
-    }
+    )
 
 
 def _index_queries(source: StoreDirectory, store: MessageStore) -> Iterator[dict[str, Any]]:

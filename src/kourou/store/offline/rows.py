@@ -1,5 +1,6 @@
-"""Rows: what the records of a stretch say of themselves, as arrays; the other half of every comparison that a
-check makes.
+"""Rows: what the records of a stretch say of themselves, as arrays.
+
+A check compares queues and index with it, a rebuild looks for queues that begin anew.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from numpy.typing import NDArray
 
 from kourou.message import properties as names
 from kourou.message import scan, sysflag
+from kourou.message.hash_scan import java_hashes, to_signed
 from kourou.message.property_scan import Properties, Values, join_properties
-from kourou.store.offline.java_hashes import JavaHashes
 from kourou.store.offline.log_scan import Stretch
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+
+_MAX_DIGITS = 18
 
 
 class TopicTable:
@@ -49,6 +52,7 @@ class Rows:
         self.queue_offset = header["queue_offset"].astype(np.int64)
         self.store_time = header["store_timestamp"].astype(np.int64)
         self.transaction = header["sys_flag"].astype(np.int64) & sysflag.TRANSACTION_MASK
+        self.topic = self._number_topics()  # of each row, in `topics`
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -58,9 +62,7 @@ class Rows:
         """Names of topics by their number."""
         return self._table.names
 
-    @cached_property
-    def topic(self) -> Integers:
-        """The number of each row's topic."""
+    def _number_topics(self) -> Integers:
         records, data = self.stretch.records, scan.as_array(self.stretch.view)
         numbers = np.zeros(len(self), np.int64)
         for length in np.unique(records.topic_length).tolist():
@@ -92,11 +94,6 @@ class Rows:
         """The property strings, cut apart."""
         return join_properties(self.stretch.view, self.stretch.records)
 
-    @cached_property
-    def hashes(self) -> JavaHashes:
-        """The hashes of texts in the blob of the properties."""
-        return JavaHashes(self.properties.blob)
-
     def property(self, name: str) -> tuple[Integers, list[bytes]]:
         """The rows that have a property, and its values."""
         rows, starts, lengths = self.properties.find(name)
@@ -115,5 +112,10 @@ class Rows:
         """The tags code of each row, as a queue holds it (but see delay levels)."""
         rows, starts, lengths = self.tags
         codes = np.zeros(len(self), np.int64)
-        codes[rows] = self.hashes.of(starts, lengths, np.zeros(len(rows), np.uint32)).view(np.int32)
+        codes[rows] = to_signed(java_hashes(self.properties.blob, starts, lengths)[0])
         return codes
+
+
+def to_number(digits: bytes) -> int:
+    """The number that a property says; -1 where it says none that fits 64 bits."""
+    return int(digits) if digits.isdigit() and len(digits) <= _MAX_DIGITS else -1
