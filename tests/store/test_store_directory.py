@@ -214,7 +214,7 @@ def test_many_files_need_few_descriptors(golden_store, monkeypatch):
 
     with StoreDirectory.open(path) as store:
         assert check(store).findings == []
-        assert len(store._views) == 3
+        assert len(store._maps) == 3
 
 
 # In use

@@ -121,7 +121,8 @@ class _LogChecker:
         self.end = store.min_offset
         self.records = 0
         self.last_time = 0  # store time of the last record
-        self.damaged: list[tuple[int, int]] = []  # places in the log of which no record can be told
+        self.damaged: list[tuple[int, int]] = []  # places before the end of which no record can be told
+        self.torn = False  # there is something behind the end
 
     def advance(self) -> int:
         """Bytes of files done since the last call."""
@@ -162,10 +163,10 @@ class _LogChecker:
     def finish(self) -> None:
         """What is still pending has no record behind it: it is the end of the log."""
         for broken in self._pending:
-            start = broken.file.base + broken.position
-            self.damaged.append((start, broken.file.base + broken.resume))
             if broken.empty:
                 continue
+            self.torn = True
+            start = broken.file.base + broken.position
             size = broken.dirty - broken.position
             message = f"{size} bytes behind the end of the log at physical offset {start} ({broken.reason})"
             if self._store.aborted:
@@ -217,5 +218,5 @@ def _check_checkpoint(
         # -1 stands for `not known` in offsets. A time or an offset behind what is there makes recovery
         # begin too late; one of a record that was torn off with the tail goes with it.
         if value < -1 or value > limit:
-            severity = Severity.WARNING if store.aborted and value > 0 and log.damaged else Severity.FAULT
+            severity = Severity.WARNING if store.aborted and value > 0 and log.torn else Severity.FAULT
             findings.add(severity, "checkpoint", path, number * 8, f"{name} is {value}, {what} at {limit}")

@@ -193,7 +193,8 @@ class _Queue:
         """Behind the last place that is not empty, whatever stands before it."""
         unit = self._queue.unit
         for file in reversed(self._queue.files):
-            used = last_used(self._store.view(file.path), 0, file.capacity * unit)
+            end = min(self._store.data_end(file.path), file.capacity * unit)  # not a byte of a hole is read
+            used = last_used(self._store.view(file.path), 0, end)
             if used:
                 return file.first - -used // unit
         return self._first

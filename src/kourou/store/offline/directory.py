@@ -42,6 +42,11 @@ class LogFile(NamedTuple):
     size: int
 
 
+class _Mapped(NamedTuple):
+    view: memoryview
+    data_end: int
+
+
 class StoreDirectory:
     """A store directory, open for reading."""
 
@@ -50,7 +55,7 @@ class StoreDirectory:
         self.config = config
         self.inferred = inferred  # the configuration was made up from the files
         self.disk = disk
-        self._views: OrderedDict[str, memoryview] = OrderedDict()
+        self._maps: OrderedDict[str, _Mapped] = OrderedDict()
 
     @classmethod
     def open(
@@ -78,7 +83,7 @@ class StoreDirectory:
 
     def close(self) -> None:
         """Let go of all files. Views that are still held stay valid."""
-        self._views.clear()
+        self._maps.clear()
 
     def __enter__(self) -> StoreDirectory:
         return self
@@ -89,20 +94,27 @@ class StoreDirectory:
     # Files
 
     def view(self, path: str) -> memoryview:
-        """A file's bytes, mapped; the ones used last stay mapped."""
-        view = self._views.get(path)
-        if view is not None:
-            self._views.move_to_end(path)
-            return view
+        """A file's bytes, mapped; the files used last stay mapped."""
+        return self._mapped(path).view
+
+    def data_end(self, path: str) -> int:
+        """Behind it the file is known to be zero, so that nobody needs to read a gigabyte of zeros."""
+        return self._mapped(path).data_end
+
+    def _mapped(self, path: str) -> _Mapped:
+        mapped = self._maps.get(path)
+        if mapped is not None:
+            self._maps.move_to_end(path)
+            return mapped
         size = self.disk.size(path)
         if size <= 0:
-            return memoryview(b"")
+            return _Mapped(memoryview(b""), 0)
         mapping = self.disk.map(path, size, writable=False)
+        mapped = self._maps[path] = _Mapped(mapping.view, mapping.data_end(0))
         mapping.close()  # the view stays, and the map with it as long as somebody has the view
-        self._views[path] = mapping.view
-        if len(self._views) > MAX_MAPPED_FILES:
-            self._views.popitem(last=False)
-        return mapping.view
+        if len(self._maps) > MAX_MAPPED_FILES:
+            self._maps.popitem(last=False)
+        return mapped
 
     def relative(self, path: str) -> str:
         """A path as it is shown: from the root of the store on, where it lies in it."""

@@ -105,19 +105,19 @@ def _walk_file(
         if stop.reason == scan.BLANK:
             yield Blank(file, position, INT.unpack_from(view, position)[0])
             return
-        broken = _describe(file, view, stop)
+        broken = _describe(file, view, store.data_end(file.path), stop)
         yield broken
         position = broken.resume
 
 
-def _describe(file: LogFile, view: memoryview, stop: scan.Stop) -> Break:
+def _describe(file: LogFile, view: memoryview, data_end: int, stop: scan.Stop) -> Break:
     position = stop.position
-    resume = len(view)
-    if last_used(view, position, len(view)) > position:
-        found = scan.first_record(view, position + 1, base_offset=file.base)
-        resume = len(view) if found is None else found
     reason = f"{stop.reason}: {stop.detail}" if stop.detail else stop.reason
-    return Break(file, position, reason, resume, last_used(view, position, resume))
+    dirty = last_used(view, position, data_end)
+    found = scan.first_record(view, position + 1, dirty, base_offset=file.base) if dirty > position else None
+    if found is None:
+        return Break(file, position, reason, len(view), dirty)
+    return Break(file, position, reason, found, last_used(view, position, found))
 
 
 def last_used(view: memoryview, start: int, end: int) -> int:

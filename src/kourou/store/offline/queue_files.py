@@ -44,6 +44,7 @@ class QueueFiles:
         self.batch = batch
         self.dtype = batch_consume_queue.ENTRY_DTYPE if batch else consume_queue.ENTRY_DTYPE
         self.unit = self.dtype.itemsize
+        self._used: dict[int, int] = {}  # by the first entry of a file
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.queue_id}"
@@ -70,8 +71,13 @@ class QueueFiles:
 
     def used(self, file: QueueFile) -> int:
         """How many entries a file holds, if they are in order: up to the first whose size is none."""
-        sizes = self.room(file)["size"]
-        return bisect_left(range(file.capacity), True, key=lambda at: bool(sizes[at] <= 0))
+        found = self._used.get(file.first)
+        if found is None:
+            sizes = self.room(file)["size"]
+            most = min(-(-self._store.data_end(file.path) // self.unit), file.capacity)
+            found = bisect_left(range(most), True, key=lambda at: bool(sizes[at] <= 0))
+            self._used[file.first] = found
+        return found
 
     @cached_property
     def end(self) -> int:
