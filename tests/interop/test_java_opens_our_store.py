@@ -116,16 +116,12 @@ def test_java_reads_every_message_queue_entry_and_index_answer_of_a_clean_store(
 
     expected = what_kourou_reads(config, tmp_path / "copy")
     assert len(expected["commitlog"]["records"]) == sum(result.message_count for _, result in results)
-    verdict = java.compare(
-        tmp_path / "store", {**mixed.SIZES, "enabledAppendPropCRC": append_crc}, expected
-    )
+    verdict = java.compare(tmp_path / "store", {**mixed.SIZES, "enabledAppendPropCRC": append_crc}, expected)
     assert verdict.match, verdict.first
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_java_recovers_a_killed_store_to_what_kourou_recovers(
-    tmp_path: Path, java: Java, flush: str
-) -> None:
+def test_java_recovers_a_killed_store_to_what_kourou_recovers(tmp_path: Path, java: Java, flush: str) -> None:
     root = tmp_path / "store"
     acknowledged = kill_writer_after(root, 400, flush)
 

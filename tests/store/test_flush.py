@@ -760,12 +760,13 @@ def test_under_load_on_a_full_disk_what_is_left_is_whole(tmp_path: Path, disk: F
         for number in range(3000):
             put(store, message(body=b"%d" % number + bytes(2000), KEYS=f"k{number}"))
             if number % 20 == 0:
-                found = consumed(store)
-                assert found == list(range(number + 1 - len(found), number + 1))
+                found = consumed(store)  # files may go while it reads: then it goes on behind them
+                assert found == sorted(set(found))
+                assert found[-1] == number
         wait_for(store, lambda: len(store.commit_log.files.files) == 1)
         assert store.refusal is None
         assert not store.flusher.failed
-        assert store.flusher.flush() == store.commit_log.max_offset
+    assert not (tmp_path / "store" / "abort").exists()
     with open_store(config) as store:
         first = store.min_offset("topic", 0)
         assert first > 2000

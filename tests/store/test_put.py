@@ -261,6 +261,8 @@ def test_a_taken_back_record_does_not_come_back_after_a_restart(tmp_path: Path, 
         end = store.commit_log.max_offset
         disk.heal()
     with open_store(small_config(tmp_path)) as store:
+        assert store.recovery is not None
+        assert store.recovery.cut_bytes == 0  # nothing of it was left in the file
         assert store.commit_log.max_offset == end
         assert bodies(store) == []
         assert store.query_message("topic", "lost").records == []

@@ -152,8 +152,7 @@ def test_damage_at_each_byte_of_the_last_record_loses_nothing_before_it(
             assert store.commit_log.max_offset == last.physical_offset == report.end_offset
             assert report.reason
             assert_consistent(store)
-        store.start(threads=False)
-        store.shutdown()
+        store.abandon()
         shutil.rmtree(copy)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +16,7 @@ from kourou.cli.output import (
     print_json_lines,
     print_table,
     progress_bar,
+    quiet_log,
     show_size,
 )
 
@@ -89,10 +89,9 @@ def dump(
     """
     from kourou.store.offline.dump import dump as dump_store
 
-    # Recovery of the copy has its own log lines, about files that are gone when somebody reads them.
-    logging.getLogger("kourou.store").setLevel(logging.CRITICAL)
     store = _open(directory, config)
-    with progress_bar("dump", store.log_size) as progress:
+    # Recovery of the copy has its own log lines, about files that are gone when somebody reads them.
+    with quiet_log("kourou.store"), progress_bar("dump", store.log_size) as progress:
         parts = dump_store(store, recovered=recovered, progress=progress)
         if output is not None:
             with output.open("wb") as file:

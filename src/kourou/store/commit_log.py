@@ -104,9 +104,9 @@ class CommitLog:
             SIZE_AND_MAGIC.pack_into(file.write_view, file.wrote, rest, BLANK_MAGIC)
         file.wrote = file.size
 
-    def take_back(self, file: MappedFile, position: int) -> None:
-        """Undo the last append: what was written is no record any more."""
-        SIZE_AND_MAGIC.pack_into(file.write_view, position, 0, 0)
+    def take_back(self, file: MappedFile, position: int, size: int) -> None:
+        """Undo the last append: the log ends where it did, and the file is zero from there on."""
+        file.write_view[position : position + size] = bytes(size)
         file.wrote = position
         # What takes its place must not count as flushed because this was.
         file.flushed = min(file.flushed, position)

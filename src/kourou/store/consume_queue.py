@@ -319,7 +319,9 @@ class ConsumeQueue:
             return
         end, max_ext = 0, 0
         for file in files[max(len(files) - 3, 0) :]:
-            entries = np.frombuffer(file.view, ENTRY_DTYPE)
+            # Behind the data all is zero: reading it would only fault pages in.
+            used = min(-(-file.mapping.data_end(0) // ENTRY_SIZE), file.size // ENTRY_SIZE)
+            entries = np.frombuffer(file.view, ENTRY_DTYPE, used)
             valid = 0
             for start in range(0, len(entries), SCAN_ENTRIES):
                 chunk = entries[start : start + SCAN_ENTRIES]
@@ -333,7 +335,7 @@ class ConsumeQueue:
                     addresses = entries["tags"][:valid][entries["tags"][:valid] <= MAX_ADDRESS]
                     max_ext = int(addresses[-1]) if len(addresses) else max_ext
             end = file.base + valid * ENTRY_SIZE
-            if valid < len(entries):
+            if valid < file.size // ENTRY_SIZE:
                 break
         self.files.set_where(end)
         self._skip_blank_entries()

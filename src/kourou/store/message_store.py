@@ -82,6 +82,7 @@ class MessageStore:
         self.dispatcher = Dispatcher(self.commit_log, self.queues, self.index, config, self._stop_taking)
 
         self._lock: Lock | None = None
+        self._started = False
         self.checkpoint: StoreCheckpoint
         self.flusher: CommitLogFlusher
         self._committer: CommitLogCommitter
@@ -142,6 +143,7 @@ class MessageStore:
     def start(self, *, threads: bool = True) -> None:
         """Take messages. Without threads the caller runs the services itself, as a simulator does."""
         self.disk.write(self._abort_path, str(os.getpid()).encode())
+        self._started = True
         self.refusal = None
         if self.config.broker_role is BrokerRole.SLAVE:
             self.refusal = "this store is a slave's: it takes messages from its master only"
@@ -176,8 +178,10 @@ class MessageStore:
 
     def shutdown(self) -> None:
         """Flush everything, write the checkpoint, and leave no abort file if all went well."""
-        if self._lock is None:
+        if not self._started:
+            self.abandon()  # loaded at most: an abort file of an earlier run stays
             return
+        self._started = False
         healthy = self.refusal is None or self.config.broker_role is BrokerRole.SLAVE
         self.refusal = "the store is shutting down"
         for service in self._services:

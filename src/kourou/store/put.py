@@ -257,7 +257,7 @@ class MessagePutter:
             try:
                 code = self._deliver_time(properties, timestamp, code)
             except ValueError:
-                self.commit_log.take_back(file, at)
+                self.commit_log.take_back(file, at, size)
                 return self._refuse(
                     PutMessageStatus.MESSAGE_ILLEGAL, f"{names.DELAY_TIME_LEVEL} is no number"
                 )
@@ -271,7 +271,7 @@ class MessagePutter:
             count = max(request.batch_count, 1)
             failure = self.dispatcher.appended(request)
             if failure is not None:
-                self.commit_log.take_back(file, at)
+                self.commit_log.take_back(file, at, size)
                 return self._refuse_after(failure)
             if visible:
                 queue.next_offset = queue_offset + count
@@ -281,7 +281,7 @@ class MessagePutter:
                 try:
                     queue.put(offset, size, code, queue_offset)  # type: ignore[union-attr]  # special otherwise
                 except (OSError, KourouError) as error:
-                    self.commit_log.take_back(file, at)
+                    self.commit_log.take_back(file, at, size)
                     return self._refuse_after(error)
                 queue.next_offset = queue_offset + 1
                 checkpoint = self.dispatcher.checkpoint
@@ -383,7 +383,7 @@ class MessagePutter:
         for number, request in enumerate(requests):
             failure = self.dispatcher.appended(request)
             if failure is not None and number == 0:
-                self.commit_log.take_back(file, start)
+                self.commit_log.take_back(file, start, total)
                 return self._refuse_after(failure)
             if failure is not None:
                 # Its first messages are in their queue: the rest gets there by `reput`, when it can.
