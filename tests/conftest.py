@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,3 +26,15 @@ def golden_store(tmp_path: Path) -> Callable[[str], golden.GoldenStore]:
         return golden.unpack(name, Path(tempfile.mkdtemp(prefix="golden-", dir=tmp_path)))
 
     return unpack
+
+
+@pytest.fixture
+def memory_path(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory where there is such a file system: for tests that copy stores by the hundred."""
+    shared_memory = Path("/dev/shm")
+    if not os.access(shared_memory, os.W_OK):
+        yield tmp_path
+        return
+    path = Path(tempfile.mkdtemp(prefix="kourou-test-", dir=shared_memory))
+    yield path
+    shutil.rmtree(path)

@@ -131,13 +131,13 @@ def assert_consistent(store: MessageStore) -> None:
 @pytest.mark.parametrize("crashed", [True, False], ids=["crash", "clean stop"])
 @pytest.mark.parametrize("damage", ["cut", "zero", "flip"])
 def test_damage_at_each_byte_of_the_last_record_loses_nothing_before_it(
-    tmp_path: Path, damage: str, crashed: bool
+    memory_path: Path, damage: str, crashed: bool
 ) -> None:
-    config = small_config(tmp_path / "store")
+    config = small_config(memory_path / "store")
     written = write_small(config)
     last = written[-1]
     for position in range(last.store_size):
-        copy = damaged_copy(tmp_path, last, position, damage, crashed)
+        copy = damaged_copy(memory_path, last, position, damage, crashed)
         store = MessageStore(small_config(copy))
         report = store.load()
         found = messages_of(store)
@@ -185,12 +185,12 @@ def damage_is_beyond_the_checks(last: StoredMessage, position: int, damage: str)
 
 
 @pytest.mark.parametrize("damage", ["cut", "zero", "flip"])
-def test_with_a_crc_over_the_whole_record_every_damage_is_found(tmp_path: Path, damage: str) -> None:
+def test_with_a_crc_over_the_whole_record_every_damage_is_found(memory_path: Path, damage: str) -> None:
     options = {"enabled_append_prop_crc": True, "force_verify_prop_crc": True}
-    written = write_small(small_config(tmp_path / "store", **options), count=8)
+    written = write_small(small_config(memory_path / "store", **options), count=8)
     last = written[-1]
     for position in range(0, last.store_size, 5):
-        copy = damaged_copy(tmp_path, last, position, damage, crashed=True)
+        copy = damaged_copy(memory_path, last, position, damage, crashed=True)
         store = MessageStore(small_config(copy, **options))
         store.load()
         found = messages_of(store)
