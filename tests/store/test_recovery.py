@@ -263,6 +263,39 @@ def test_a_record_that_lies_elsewhere_than_it_says_is_no_record(tmp_path: Path) 
         assert "says it lies at 0" in store.recovery.reason
 
 
+def test_a_blank_that_nothing_follows_is_no_loss(tmp_path: Path) -> None:
+    """A crash between closing a file and the first record of the next: the record was not acknowledged."""
+    config = small_config(tmp_path / "store")
+    written = write_small(config)
+    store = MessageStore(config)
+    store.load()
+    store.start(threads=False)
+    file = store.commit_log.files.files[-1]
+    end = store.commit_log.max_offset
+    store.commit_log._close_with_blank(file)
+    store.abandon()
+    with MessageStore(config) as store:
+        assert store.recovery is not None
+        assert (store.recovery.cut_bytes, store.recovery.kept) == (0, [])
+        assert store.commit_log.max_offset == end
+        assert messages_of(store) == written
+    assert not (tmp_path / "store" / "cut").exists()
+
+
+def test_records_of_the_checkpoints_millisecond_get_their_entries(tmp_path: Path) -> None:
+    config = small_config(tmp_path / "store")
+    written = write_small(config, count=150)
+    root = tmp_path / "store"
+    shutil.rmtree(root / "consumequeue")
+    # As Java may leave it: logics time of the last file's first record, and no physical offset.
+    second_file = next(m for m in written if m.physical_offset >= 16384)
+    words = [second_file.store_timestamp, second_file.store_timestamp, 0, 0, 0, 0]
+    (root / "checkpoint").write_bytes(b"".join(word.to_bytes(8, "big") for word in words).ljust(4096, b"\0"))
+    (root / "abort").touch()
+    with MessageStore(config) as store:
+        assert_consistent(store)
+
+
 def test_the_checkpoint_chooses_where_recovery_begins(tmp_path: Path) -> None:
     config = small_config(tmp_path / "store")
     write_small(config, count=150)  # clean: the checkpoint vouches for all of it
@@ -276,12 +309,15 @@ def test_the_checkpoint_chooses_where_recovery_begins(tmp_path: Path) -> None:
     store.abandon()
 
 
-def test_no_log_leaves_no_queues(tmp_path: Path) -> None:
+def test_without_a_log_the_queues_are_put_aside_and_the_store_begins_anew(tmp_path: Path) -> None:
     config = small_config(tmp_path / "store")
     write_small(config)
     shutil.rmtree(tmp_path / "store" / "commitlog")
+    before = sorted(path.name for path in (tmp_path / "store" / "consumequeue").iterdir())
     with MessageStore(config) as store:
         assert list(store.queues) == []
+        assert store.recovery is not None
+        assert sorted(path.name for path in Path(store.recovery.kept[0]).iterdir()) == before
         assert store.commit_log.max_offset == 0
         assert store.put_message(mixed.InnerMessage("t", 0, b"x", "KEYS\x01k\x02")).physical_offset == 0
         assert store.query_message("t", "k").physical_offsets == [0]

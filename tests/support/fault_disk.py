@@ -107,6 +107,9 @@ class FaultDisk:
     def remove_dir(self, path: str) -> None:
         self._os.remove_dir(path)
 
+    def rename(self, path: str, new_path: str) -> None:
+        self._os.rename(path, new_path)
+
     def write(self, path: str, data: bytes) -> None:
         self._os.write(path, data)
 

@@ -121,6 +121,10 @@ class Disk(Protocol):
         """Remove a directory if it is empty."""
         ...
 
+    def rename(self, path: str, new_path: str) -> None:
+        """Give a file or a directory another name."""
+        ...
+
     def write(self, path: str, data: bytes) -> None:
         """Write a small file whole and durably."""
         ...
@@ -177,7 +181,7 @@ class OsDisk:
     def make_dirs(self, path: str) -> None:
         """Make a directory and those above it."""
         for parent in _make_dirs(path):
-            _sync_dir(parent)
+            sync_dir(parent)
 
     def remove(self, path: str) -> None:
         """Remove a file; fine where there is none."""
@@ -189,6 +193,11 @@ class OsDisk:
         with contextlib.suppress(FileNotFoundError, OSError):
             os.rmdir(path)
 
+    def rename(self, path: str, new_path: str) -> None:
+        """Give a file or a directory another name."""
+        os.rename(path, new_path)
+        sync_dir(os.path.dirname(new_path))
+
     def write(self, path: str, data: bytes) -> None:
         """Write a small file whole and durably."""
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -197,7 +206,7 @@ class OsDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
-        _sync_dir(os.path.dirname(path))
+        sync_dir(os.path.dirname(path))
 
     def used_ratio(self, path: str) -> float:
         """Used share of the file system in whole percents, rounded up as Java does; -1 where unknown."""
@@ -242,9 +251,9 @@ class OsMapping:
         if fd < 0:
             raise OSError(errno.EBADF, "the file is closed")
         os.fdatasync(fd)
-        while self._unsynced:
-            _sync_dir(self._unsynced[-1])
-            self._unsynced.pop()
+        for directory in tuple(self._unsynced):
+            sync_dir(directory)
+        self._unsynced.clear()
 
     def reserve(self, start: int, end: int) -> None:
         """Make sure that these bytes have room on the disk; DiskFullError where they have not."""
@@ -348,7 +357,8 @@ def _make_dirs(path: str) -> list[str]:
     return changed
 
 
-def _sync_dir(path: str) -> None:
+def sync_dir(path: str) -> None:
+    """Bring the entries of a directory to the disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

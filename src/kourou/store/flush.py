@@ -195,8 +195,16 @@ class QueueFlusher:
         if now - self._last_thorough_ms >= self._config.flush_consume_queue_thorough_interval:
             self._last_thorough_ms = now
             self.flush_all()
-        else:
-            self._queues.flush(self._config.flush_consume_queue_least_pages)
+            return
+        self._queues.flush(self._config.flush_consume_queue_least_pages)
+        if self._flush_full_index_files():
+            self._checkpoint.flush()
+
+    def _flush_full_index_files(self) -> bool:
+        """After a crash, what the checkpoint knows to be on disk need not be indexed again."""
+        timestamp = self._index.flush_full()
+        self._checkpoint.index_msg_timestamp = timestamp or self._checkpoint.index_msg_timestamp
+        return timestamp > 0
 
     def flush_all(self) -> None:
         """All queues, then the checkpoint."""
@@ -204,10 +212,7 @@ class QueueFlusher:
         timestamp = self._checkpoint.dispatched_msg_timestamp
         offset = self._checkpoint.dispatched_physical_offset
         self._queues.flush(0)
-        for file in list(self._index.files):
-            if file.full and file.flushed_count != file.count:
-                file.flush()
-                self._checkpoint.index_msg_timestamp = file.end_timestamp
+        self._flush_full_index_files()
         if timestamp > 0:
             self._checkpoint.logics_msg_timestamp = timestamp
             self._checkpoint.logics_physical_offset = offset

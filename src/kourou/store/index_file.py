@@ -436,6 +436,18 @@ class IndexService:
                 timestamp = file.end_timestamp
         return timestamp
 
+    def flush_full(self) -> int:
+        """Bring full files to the disk, which never change again.
+
+        The store time of the last entry of the newest of them, 0 if none was left to flush.
+        """
+        timestamp = 0
+        for file in list(self.files):
+            if file.full and file.flushed_count != file.count:
+                file.flush()
+                timestamp = file.end_timestamp
+        return timestamp
+
     def delete_expired(self, min_physical_offset: int) -> int:
         """Remove the files, never the last, whose entries all lie before the log."""
         count = 0

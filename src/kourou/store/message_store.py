@@ -191,11 +191,7 @@ class MessageStore:
             self.flusher.flush()
             self._inbox.drain()
             self.dispatcher.reput()
-            self.index.write_pending()
-            for file in self.index.files:
-                file.flush()
-                if file.full:
-                    self.checkpoint.index_msg_timestamp = file.end_timestamp
+            self.checkpoint.index_msg_timestamp = self.index.flush() or self.checkpoint.index_msg_timestamp
             self._queue_flusher.flush_all()
             self._allocator.shutdown()
             if healthy and not self.flusher.failed and self.dispatcher.behind_bytes == 0:

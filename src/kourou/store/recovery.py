@@ -15,6 +15,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kourou.message.codec import BLANK_MAGIC, SIZE_AND_MAGIC
 from kourou.store.batch_consume_queue import BatchConsumeQueue
 from kourou.store.bulk_dispatch import BulkDispatcher
 from kourou.store.dispatch import DispatchRequest, check_record
@@ -64,12 +65,26 @@ def recover(store: MessageStore, last_exit_ok: bool) -> RecoveryReport:
         _recover_log(store, report)
     else:
         report.reason = "there is no log"
-        store.queues.destroy()
+        _put_queues_aside(store, report)
         files.flushed_where = files.committed_where = 0
     if store.index.files:
         store.index.files[-1].forget_behind(report.end_offset)
     store.queues.recover_offset_table(store.commit_log.min_offset)
     return report
+
+
+def _put_queues_aside(store: MessageStore, report: RecoveryReport) -> None:
+    """Without a log, queues point nowhere. They are kept: the log may only be on a disk that is not there."""
+    if not any(queue.files.files for queue in store.queues):
+        return
+    store.queues.close()
+    stamp = store.clock.now_ms()
+    for folder in ("consumequeue", "batchconsumequeue", "consumequeue_ext"):
+        if store.disk.is_dir(f"{store.root}/{folder}"):
+            kept = f"{store.root}/{folder}.bak-{stamp}"
+            store.disk.rename(f"{store.root}/{folder}", kept)
+            report.kept.append(kept)
+    report.reason += ", but there were queues: is the disk of the log there? They are kept"
 
 
 def _recover_log(store: MessageStore, report: RecoveryReport) -> None:
@@ -100,6 +115,7 @@ def _recover_log(store: MessageStore, report: RecoveryReport) -> None:
         if not ended.rolled:
             break
     store.index.write_pending()
+    store.checkpoint.index_msg_timestamp = store.index.flush_full() or store.checkpoint.index_msg_timestamp
     if not report.clean:
         store.queues.flush(0)
     report.end_offset = end
@@ -130,7 +146,8 @@ def _first_file(store: MessageStore, clean: bool, reached: int) -> int:
         elif checkpoint.logics_physical_offset > 0:
             known = first.physical_offset <= checkpoint.logics_physical_offset
         else:
-            known = first.store_timestamp <= checkpoint.logics_msg_timestamp
+            # Java takes the same millisecond for known; records of it may have no entries yet.
+            known = first.store_timestamp < checkpoint.logics_msg_timestamp
         if known:
             return number
     return 0
@@ -154,7 +171,10 @@ def _cut(store: MessageStore, end: int, report: RecoveryReport) -> None:
             continue
         start = max(end - file.base, 0)
         dirty = file.dirty_end(start)
-        if dirty > start:
+        if file.view[start:dirty] == SIZE_AND_MAGIC.pack(file.size - start, BLANK_MAGIC):
+            file.set_position(start)
+            file.clear_tail()  # the end of a file that nothing followed
+        elif dirty > start:
             kept = f"{store.root}/cut/{file.base + start:020d}-{store.clock.now_ms()}"
             store.disk.make_dirs(f"{store.root}/cut")
             store.disk.write(kept, bytes(file.view[start:dirty]))

@@ -28,7 +28,7 @@ from kourou.message import scan
 from kourou.store.batch_consume_queue import BatchConsumeQueue
 from kourou.store.bulk_dispatch import BulkDispatcher
 from kourou.store.config import MessageStoreConfig
-from kourou.store.disk import SystemClock
+from kourou.store.disk import SystemClock, sync_dir
 from kourou.store.index_file import IndexService
 from kourou.store.offline.directory import StoreDirectory
 from kourou.store.offline.log_scan import Break, Stretch, walk
@@ -240,7 +240,7 @@ def _swap_all(root: str, workshop: str, stamp: str) -> list[str]:
             os.rename(place, backup)
             os.rename(new, place)
         backups.append(backup)
-    _sync_directory(root)
+    sync_dir(root)
     return backups
 
 
@@ -255,12 +255,4 @@ def _exchange(one: str, other: str) -> bool:
 
 def _sync_tree(root: str) -> None:
     for folder, _, _ in os.walk(root):
-        _sync_directory(folder)
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_dir(folder)
