@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 
 from benchmarks.common import Row, best_of, messages, open_store, scratch
 from kourou.store.disk import OsDisk
@@ -27,11 +28,11 @@ def _row(body_size: int, expected: float) -> Row:
 
 
 def _appends_per_second(body_size: int) -> float:
-    prepared = list(messages(body_size, COUNT))
+    prepared = deque(messages(body_size, COUNT))
     with scratch() as root, open_store(root) as store:
         start = time.perf_counter()
-        for message in prepared:
-            store.put_message(message)
+        while prepared:
+            store.put_message(prepared.popleft())  # and is done with, as in a broker
         store.index.write_pending()
         return COUNT / (time.perf_counter() - start)
 

@@ -18,10 +18,11 @@ from kourou.store.disk import OsDisk
 from kourou.store.index_file import (
     ENTRY_SIZE,
     HEADER_SIZE,
+    KEY_WIDTH,
     SLOT_SIZE,
     IndexFile,
     IndexService,
-    Key,
+    KeyList,
     file_name,
     hash_keys,
     key_hash,
@@ -106,9 +107,9 @@ def with_times(items: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
     return result
 
 
-def as_keys(items: list[tuple[str, int, int]]) -> list[Key]:
+def as_keys(items: list[tuple[str, int, int]]) -> KeyList:
     prefix, _ = key_prefixes(TOPIC)
-    return [(prefix, key, offset, timestamp) for key, offset, timestamp in items]
+    return [value for key, offset, timestamp in items for value in (prefix, key, offset, timestamp)]
 
 
 def written(path: Path, write: Callable[[IndexFile], None], slots: int, entries: int) -> bytes:
@@ -119,10 +120,10 @@ def written(path: Path, write: Callable[[IndexFile], None], slots: int, entries:
     return path.read_bytes()
 
 
-def put_all(file: IndexFile, items: list[Key], size: int) -> None:
-    for start in range(0, len(items), size):
-        part = items[start : start + size]
-        assert file.put(part) == len(part)
+def put_all(file: IndexFile, keys: KeyList, size: int) -> None:
+    for start in range(0, len(keys), size * KEY_WIDTH):
+        part = keys[start : start + size * KEY_WIDTH]
+        assert file.put(part) == len(part) // KEY_WIDTH
 
 
 @settings(max_examples=120, deadline=None)
@@ -172,8 +173,8 @@ def test_the_one_hash_without_an_absolute_value_is_zero(tmp_path: Path) -> None:
     assert hash_keys(np.zeros(40, np.uint32), [text] * 40).tolist() == [0] * 40
 
     def write(file: IndexFile) -> None:
-        file.put([(0, text, 5, START_MS)])
-        file.put([(0, text, 6 + number, START_MS) for number in range(40)])
+        file.put([0, text, 5, START_MS])
+        file.put([0, text, 6, START_MS] * 40)
 
     data = written(tmp_path / f"{1:017d}", write, 10, 50)
     assert [struct.unpack_from(">i", data, 40 + 40 + number * 20)[0] for number in range(1, 42)] == [0] * 41

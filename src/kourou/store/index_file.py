@@ -29,6 +29,7 @@ import struct
 from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,10 @@ MAX_PENDING_KEYS = 4096
 
 TAG_TYPE = "T"
 
-Key = tuple[int, str, int, int]  # hash of the prefix `topic#`, the key, physical offset, store time
+# Keys that wait are one flat list of four values each: hash of the prefix `topic#`, the key, physical offset,
+# store time. Its columns are slices, which cost a tenth of taking as many tuples apart.
+KeyList = list[Any]
+KEY_WIDTH = 4
 
 
 def key_hash(text: str) -> int:
@@ -75,9 +79,12 @@ def key_prefixes(topic: str) -> tuple[int, int]:
 
 def hash_keys(prefixes: Hashes, keys: list[str]) -> Integers:
     """key_hash of many `prefix + key`, given the prefixes' own hashes."""
-    texts = [key.encode("utf-8", "surrogatepass") for key in keys]
+    joined = "".join(keys)
+    texts: list[str] | list[bytes] = keys
+    if not joined.isascii():
+        texts = [key.encode("utf-8", "surrogatepass") for key in keys]
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-    blob = np.frombuffer(b"".join(texts), np.uint8)
+    blob = np.frombuffer(joined.encode("utf-8", "surrogatepass"), np.uint8)
     hashes, units = java_hashes(blob, np.cumsum(lengths) - lengths, lengths)
     return positive(with_prefix(prefixes, hashes, units))
 
@@ -137,21 +144,23 @@ class IndexFile:
         """The entries; the first is never used."""
         return np.frombuffer(self._view, ENTRY_DTYPE, self.max_entries, self._entries_at)
 
-    def put(self, keys: list[Key]) -> int:
+    def put(self, keys: KeyList) -> int:
         """Append entries; how many fitted."""
-        keys = keys[: self.max_entries - self.count]
-        if not keys:
+        fitting = min(len(keys) // KEY_WIDTH, self.max_entries - self.count)
+        if fitting == 0:
             return 0
-        self._reserve(len(keys))
-        if len(keys) < _BATCH_LEAST:
-            for key in keys:
-                self._put_one(key)
+        self._reserve(fitting)
+        end = fitting * KEY_WIDTH
+        if fitting < _BATCH_LEAST:
+            for at in range(0, end, KEY_WIDTH):
+                self._put_one(*keys[at : at + KEY_WIDTH])
         else:
-            prefixes, texts, offsets, timestamps = zip(*keys, strict=True)
-            hashes = hash_keys(np.array(prefixes, np.int64).astype(np.uint32), list(texts))
-            self._put_many(hashes, np.array(offsets, np.int64), np.array(timestamps, np.int64))
+            prefixes = np.array(keys[0:end:KEY_WIDTH], np.int64).astype(np.uint32)
+            offsets = np.array(keys[2:end:KEY_WIDTH], np.int64)
+            timestamps = np.array(keys[3:end:KEY_WIDTH], np.int64)
+            self._put_many(hash_keys(prefixes, keys[1:end:KEY_WIDTH]), offsets, timestamps)
         self._write_header()
-        return len(keys)
+        return fitting
 
     def put_hashed(self, hashes: Integers, offsets: Integers, timestamps: Integers) -> int:
         """Append entries of keys that are hashed already; how many fitted."""
@@ -210,8 +219,7 @@ class IndexFile:
             return np.zeros(len(timestamps), np.int64)
         return np.clip((timestamps - self.begin_timestamp) // 1000, 0, _INT_MAX)
 
-    def _put_one(self, key: Key) -> None:
-        prefix, text, offset, timestamp = key
+    def _put_one(self, prefix: int, text: str, offset: int, timestamp: int) -> None:
         value = prefix
         if text.isascii():
             for byte in text.encode():
@@ -301,7 +309,7 @@ class IndexService:
         self._config = config
         self._clock = clock
         self._writable = writable
-        self._pending: list[Key] = []
+        self._pending: KeyList = []
         self.files: list[IndexFile] = []
         self.on_failed: Callable[[str], None] = log.error  # who has to know that keys cannot be written
 
@@ -362,14 +370,14 @@ class IndexService:
         """Take the keys of a message, given its topic's `key_prefixes`; `write_pending` writes them. Hot."""
         pending = self._pending
         if uniq_key is not None:
-            pending.append((prefixes[0], uniq_key, offset, timestamp))
+            pending += prefixes[0], uniq_key, offset, timestamp
         if keys:
             for key in keys.split(" "):
                 if key:
-                    pending.append((prefixes[0], key, offset, timestamp))
+                    pending += prefixes[0], key, offset, timestamp
         if tags:
-            pending.append((prefixes[1], tags, offset, timestamp))
-        if len(pending) >= MAX_PENDING_KEYS:
+            pending += prefixes[1], tags, offset, timestamp
+        if len(pending) >= MAX_PENDING_KEYS * KEY_WIDTH:
             self.try_write_pending()
 
     def try_write_pending(self) -> None:
@@ -388,7 +396,7 @@ class IndexService:
         done = 0
         try:
             while done < len(pending):
-                done += self._writable_file().put(pending[done:] if done else pending)
+                done += self._writable_file().put(pending[done:] if done else pending) * KEY_WIDTH
         except BaseException:
             self._pending = pending[done:] + self._pending
             raise

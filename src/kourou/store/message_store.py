@@ -293,7 +293,7 @@ class MessageStore:
         message_filter: reads.MessageFilter | None = None,
     ) -> GetMessageResult:
         """Records of a queue from an offset on, by Java's limits for memory and disk. Hot."""
-        if self._inbox:
+        if self._inbox.calls:
             self._inbox.drain()
         return reads.get_message(self, topic, queue_id, offset, max_count, max_size, message_filter)
 

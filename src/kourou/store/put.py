@@ -191,7 +191,7 @@ class MessagePutter:
 
     def put_message(self, message: InnerMessage) -> PutMessageResult:
         """Append one message. Hot: some six microseconds with its queue entry and its keys."""
-        if self._inbox:
+        if self._inbox.calls:
             self._inbox.drain()
         if self.refusal is not None:
             return self._refuse(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.refusal)
@@ -303,7 +303,7 @@ class MessagePutter:
 
     def put_messages(self, batch: InnerMessage) -> PutMessageResult:
         """Append the messages of a batch body, one record each, one behind the other in one file."""
-        if self._inbox:
+        if self._inbox.calls:
             self._inbox.drain()
         if self.refusal is not None:
             return self._refuse(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.refusal)

@@ -58,29 +58,26 @@ class Inbox:
     """Calls that wait for the owner of the store."""
 
     def __init__(self) -> None:
-        self._calls: deque[Callable[[], None]] = deque()
+        self.calls: deque[Callable[[], None]] = deque()  # hot paths look at it before they drain
         self._arrived = threading.Condition()
-
-    def __bool__(self) -> bool:
-        return bool(self._calls)
 
     def post(self, call: Callable[[], None]) -> None:
         """From any thread: have `call` made by the owner."""
         with self._arrived:
-            self._calls.append(call)
+            self.calls.append(call)
             self._arrived.notify_all()
 
     def drain(self) -> None:
         """By the owner: make the calls that wait. What one raises is no business of who happens to drain."""
-        while self._calls:
+        while self.calls:
             try:
-                self._calls.popleft()()
+                self.calls.popleft()()
             except Exception:
                 log.exception("a call from a worker failed")
 
     def wait(self, seconds: float) -> None:
         """By the owner: wait for a call, then make those that are there."""
         with self._arrived:
-            if not self._calls:
+            if not self.calls:
                 self._arrived.wait(seconds)
         self.drain()
