@@ -31,16 +31,6 @@ PUT_OK, TIMEOUT = PutMessageStatus.PUT_OK, PutMessageStatus.FLUSH_DISK_TIMEOUT
 PAGE = 4096
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def disk() -> FaultDisk:
-    return FaultDisk()
-
-
 def sync_config(tmp_path: Path, **overrides: object) -> MessageStoreConfig:
     return small_config(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH, **overrides)
 

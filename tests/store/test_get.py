@@ -32,11 +32,6 @@ ENTRIES_PER_FILE = 20
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def store(tmp_path: Path, clock: ManualClock) -> Iterator[MessageStore]:
     with open_store(small_config(tmp_path), clock=clock) as opened:
         yield opened

@@ -188,11 +188,6 @@ def config(tmp_path: Path) -> MessageStoreConfig:
     return small_config(tmp_path, max_hash_slot_num=7, max_index_num=20)
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 def service(
     config: MessageStoreConfig, clock: ManualClock, disk: OsDisk | FaultDisk | None = None
 ) -> IndexService:

@@ -38,16 +38,6 @@ PREPARED, COMMIT, ROLLBACK = 0x4, 0x8, 0xC
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def disk() -> FaultDisk:
-    return FaultDisk()
-
-
-@pytest.fixture
 def store(tmp_path: Path, clock: ManualClock, disk: FaultDisk) -> Iterator[MessageStore]:
     with open_store(small_config(tmp_path), clock=clock, disk=disk) as opened:
         yield opened

@@ -31,16 +31,6 @@ QUIET_HOUR = (time.localtime(START_MS / 1000).tm_hour + 12) % 24  # not the hour
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def disk() -> FaultDisk:
-    return FaultDisk()
-
-
-@pytest.fixture
 def store(tmp_path: Path, clock: ManualClock, disk: FaultDisk) -> Iterator[MessageStore]:
     """Six log files of two messages each, all last written at START_MS."""
     with filled(tmp_path, clock, disk) as opened:

@@ -13,11 +13,6 @@ from support.store import START_MS, ManualClock, message, open_store, put, small
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def stats(clock: ManualClock) -> StoreStats:
     return StoreStats(clock)
 
