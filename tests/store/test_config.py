@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.errors import ConfigError
+from kourou.properties_file import parse_properties, read_properties_file
 from kourou.store import BrokerRole, FlushDiskType, MessageStoreConfig
-from kourou.store.config import parse_delay_levels, parse_properties, read_properties_file
+from kourou.store.config import parse_delay_levels
 
 MIB = 1024 * 1024
 

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kourou.clock import Clock
 from kourou.message import StoredMessage, decode
 from kourou.store import GetMessageResult, InnerMessage, MessageStore, MessageStoreConfig
-from kourou.store.disk import Clock, Disk
+from kourou.store.disk import Disk
 
 START_MS = 1_700_000_000_000  # a time like any other
 

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 import kourou
-from kourou.cli import store
+from kourou.cli import namesrv, store
 from kourou.cli.errors import OneLineErrors
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(store.app)
+app.command("namesrv")(namesrv.namesrv)
 
 
 def _print_version(wanted: bool) -> None:

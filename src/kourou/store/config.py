@@ -6,8 +6,7 @@ keys that change what this store does are listed; others in a file are left to w
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cache
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kourou.errors import ConfigError
+from kourou.properties_file import read_properties_file
 
 
 class FlushDiskType(Enum):
@@ -178,54 +178,6 @@ def parse_delay_levels(text: str) -> list[int]:
             raise ConfigError(f"messageDelayLevel has {item!r}: it takes numbers followed by s, m, h or d")
         delays.append(int(item[:-1]) * units[item[-1]])
     return delays
-
-
-def read_properties_file(path: str | Path) -> dict[str, str]:
-    """The keys and values of a Java .properties file."""
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        return parse_properties(data.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        return parse_properties(data.decode("latin-1"))  # as Java reads it: a comment may be in any encoding
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """The keys and values of Java .properties text: #, ! comments, `=`, `:` or blank, \\ escapes."""
-    properties = {}
-    for line in _logical_lines(text):
-        match = re.match(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line, re.DOTALL)
-        assert match is not None
-        properties[_unescape(match[1])] = _unescape(match[2]).rstrip()
-    return properties
-
-
-def _logical_lines(text: str) -> Iterator[str]:
-    """Lines that are neither blank nor a comment; one that ends with a backslash goes on in the next."""
-    start = None  # of a line that goes on
-    for line in re.split(r"\r\n|\r|\n", text):
-        line = line.lstrip(" \t\f")
-        if start is None and (not line or line[0] in "#!"):
-            continue
-        line = (start or "") + line
-        goes_on = (len(line) - len(line.rstrip("\\"))) % 2
-        start = line[:-1] if goes_on else None
-        if start is None:
-            yield line
-    if start is not None:
-        yield start
-
-
-def _unescape(text: str) -> str:
-    plain = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-    def replace(match: re.Match[str]) -> str:
-        escape = match[1]
-        return chr(int(escape[1:], 16)) if len(escape) == 5 else plain.get(escape, escape)
-
-    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", replace, text)
 
 
 @cache

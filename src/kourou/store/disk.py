@@ -1,8 +1,7 @@
-"""Disk and Clock: the only ways by which the store touches files and time.
+"""Disk: the only way by which the store touches files (and kourou.clock the only one to the time).
 
-`OsDisk` and `SystemClock` are the real ones. Tests hand in others: a disk that tears writes, fills up or
-lies about syncing, a clock that stands still. Paths are plain strings; a Mapping is a file of fixed
-size seen as one writable memoryview.
+`OsDisk` is the real one. Tests hand in others: a disk that tears writes, fills up or lies about syncing.
+Paths are plain strings; a Mapping is a file of fixed size seen as one writable memoryview.
 
 Two rules of OsDisk that are easy to break:
 - `Mapping.sync` is fdatasync, never msync through the mmap object: Python's mmap.flush holds the GIL for
@@ -19,7 +18,6 @@ import errno
 import fcntl
 import mmap
 import os
-import time
 from functools import cache
 from typing import ClassVar, Protocol
 
@@ -27,23 +25,6 @@ from kourou.errors import DiskFullError, StoreLockedError
 
 PAGE_SIZE = 4096
 _MADV_POPULATE_WRITE = 23  # Linux 5.14: fault pages in for writing, without touching each
-
-
-class Clock(Protocol):
-    """Where the store gets its time."""
-
-    def now_ms(self) -> int:
-        """Milliseconds since 1970."""
-        ...
-
-
-class SystemClock:
-    """The clock of the machine."""
-
-    @staticmethod
-    def now_ms() -> int:
-        """Milliseconds since 1970."""
-        return time.time_ns() // 1_000_000
 
 
 @cache

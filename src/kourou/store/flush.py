@@ -18,9 +18,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from kourou.clock import Clock
 from kourou.store.checkpoint import StoreCheckpoint
 from kourou.store.config import MessageStoreConfig
-from kourou.store.disk import Clock
 from kourou.store.index_file import IndexService
 from kourou.store.mapped_file import MappedFileQueue
 from kourou.store.queue_store import ConsumeQueueStore

@@ -33,12 +33,13 @@ from typing import Any
 
 import numpy as np
 
+from kourou.clock import Clock
 from kourou.errors import KourouError, StoreError
 from kourou.message.hash_scan import Hashes, java_hashes, to_signed, with_prefix
 from kourou.message.properties import java_hash
 from kourou.message.scan import Integers
 from kourou.store.config import MessageStoreConfig
-from kourou.store.disk import Clock, Disk
+from kourou.store.disk import Disk
 
 log = logging.getLogger(__name__)
 

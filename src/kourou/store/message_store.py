@@ -16,6 +16,7 @@ import logging
 import os
 from collections.abc import Callable
 
+from kourou.clock import Clock, SystemClock
 from kourou.errors import CorruptRecordError
 from kourou.message.codec import (
     StoredMessage,
@@ -26,7 +27,7 @@ from kourou.store.allocate import AllocateMappedFileService
 from kourou.store.checkpoint import StoreCheckpoint
 from kourou.store.commit_log import CommitLog
 from kourou.store.config import BrokerRole, MessageStoreConfig
-from kourou.store.disk import Clock, Disk, Lock, OsDisk, SystemClock
+from kourou.store.disk import Disk, Lock, OsDisk
 from kourou.store.dispatch import Dispatcher
 from kourou.store.flush import CommitLogCommitter, CommitLogFlusher, QueueFlusher
 from kourou.store.index_file import IndexService

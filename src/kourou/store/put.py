@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping
 from zlib import crc32
 
+from kourou.clock import Clock
 from kourou.errors import BadMessageError, CorruptRecordError, DiskFullError, KourouError
 from kourou.message import properties as names
 from kourou.message import sysflag
@@ -28,7 +29,7 @@ from kourou.store.batch_consume_queue import BatchConsumeQueue
 from kourou.store.commit_log import END_FILE_MIN_BLANK, MAX_PROPERTIES, MAX_RECORD_OVERHEAD, CommitLog
 from kourou.store.config import MessageStoreConfig
 from kourou.store.consume_queue import ConsumeQueue
-from kourou.store.disk import Clock, physical_memory_bytes
+from kourou.store.disk import physical_memory_bytes
 from kourou.store.dispatch import SCHEDULE_TOPIC, Dispatcher, DispatchRequest
 from kourou.store.index_file import IndexService, key_prefixes
 from kourou.store.queue_store import LMQ_SEPARATOR, AnyQueue, ConsumeQueueStore, allows_lmq, is_lmq

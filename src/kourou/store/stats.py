@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import deque
 from typing import NamedTuple
 
-from kourou.store.disk import Clock
+from kourou.clock import Clock
 
 SAMPLE_INTERVAL_MS = 1000
 MAX_SAMPLES = 601  # ten minutes and the one before

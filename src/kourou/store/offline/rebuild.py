@@ -23,12 +23,13 @@ from datetime import datetime
 
 import numpy as np
 
+from kourou.clock import SystemClock
 from kourou.errors import ConfigError, StoreDamagedError, StoreError
 from kourou.message import scan
 from kourou.store.batch_consume_queue import BatchConsumeQueue
 from kourou.store.bulk_dispatch import BulkDispatcher
 from kourou.store.config import MessageStoreConfig
-from kourou.store.disk import SystemClock, sync_dir
+from kourou.store.disk import sync_dir
 from kourou.store.index_file import IndexService
 from kourou.store.offline.directory import StoreDirectory
 from kourou.store.offline.log_scan import Break, Stretch, walk

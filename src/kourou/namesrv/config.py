@@ -1,0 +1,136 @@
+"""NameServerConfig: Java's keys and defaults, read from the same namesrv.conf.
+
+A field is Java's key in snake case: `supportActingMaster` is `support_acting_master`. Keys that Java has and
+that change nothing here (its threads and buffers) are in `JAVA_ONLY`: they are kept and shown, so that tools
+see what they expect.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kourou.errors import ConfigError
+from kourou.properties_file import read_properties_file
+
+DEFAULT_PORT = 9876
+
+JAVA_ONLY = {
+    "clientRequestThreadPoolNums": "8",
+    "clientRequestThreadPoolQueueCapacity": "50000",
+    "clusterTest": "false",
+    "defaultThreadPoolNums": "16",
+    "defaultThreadPoolQueueCapacity": "10000",
+    "enableControllerInNamesrv": "false",
+    "enableShutdownGracefully": "false",
+    "productEnvName": "center",
+    "serverAsyncSemaphoreValue": "64",
+    "serverCallbackExecutorThreads": "0",
+    "serverChannelMaxIdleTimeSeconds": "120",
+    "serverNettyWorkerGroupEnable": "true",
+    "serverOnewaySemaphoreValue": "256",
+    "serverPooledByteBufAllocatorEnable": "true",
+    "serverSelectorThreads": "3",
+    "serverSocketBacklog": "1024",
+    "serverSocketRcvBufSize": "0",
+    "serverSocketSndBufSize": "0",
+    "serverWorkerThreads": "8",
+    "shutdownWaitTimeSeconds": "30",
+    "unRegisterBrokerQueueCapacity": "3000",
+    "useEpollNativeSelector": "false",
+    "writeBufferHighWaterMark": "0",
+    "writeBufferLowWaterMark": "0",
+}
+
+
+def _in_home(name: str) -> Any:
+    return field(default_factory=lambda: str(Path.home() / "namesrv" / name))
+
+
+@dataclass(slots=True, kw_only=True)
+class NameServerConfig:
+    """How a name server listens, forgets and answers."""
+
+    # Where
+    bind_address: str = "0.0.0.0"
+    listen_port: int = DEFAULT_PORT
+    kv_config_path: str = _in_home("kvConfig.json")
+    config_store_path: str = _in_home("namesrv.properties")
+    rocketmq_home: str = field(default_factory=lambda: os.environ.get("ROCKETMQ_HOME", ""))
+
+    # Brokers
+    scan_not_active_broker_interval: int = 5000
+    support_acting_master: bool = False
+    notify_min_broker_id_changed: bool = False
+    delete_topic_with_broker_registration: bool = False
+    return_order_topic_config_to_broker: bool = True
+
+    # Clients
+    order_message_enable: bool = False
+    enable_all_topic_list: bool = True
+    enable_topic_list: bool = True
+    need_wait_for_service: bool = False
+    wait_seconds_for_service: int = 45
+    config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
+
+    others: dict[str, str] = field(default_factory=lambda: dict(JAVA_ONLY))
+
+    @classmethod
+    def load(cls, path: str | Path) -> NameServerConfig:
+        """A configuration from a namesrv.conf, to which changes at run time are written, as Java's are."""
+        config = cls(config_store_path=str(Path(path).absolute()))
+        properties = read_properties_file(path)
+        config.others.update({key: text for key, text in properties.items() if key not in _names()})
+        config.update(properties)
+        return config
+
+    def update(self, properties: Mapping[str, str]) -> None:
+        """Take new values of keys that are there, all of them or, where one is of no use, none."""
+        values = {key: _convert(key, text) for key, text in properties.items() if key in _names()}
+        for key, value in values.items():
+            setattr(self, _names()[key], value)
+        self.others.update({key: text for key, text in properties.items() if key in self.others})
+
+    def forbids_update_of(self, key: str) -> bool:
+        """Whether a key may not be changed from outside: those that name files, and whichever are listed."""
+        return key in {
+            "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome",
+            *self.config_black_list.split(";"),
+        }  # fmt: skip
+
+    def to_text(self) -> str:
+        """All keys and values, a line each, in the order of the keys."""
+        values = dict(self.others)
+        for key, name in _names().items():
+            value = getattr(self, name)
+            values[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        return "".join(f"{key}={value}\n" for key, value in sorted(values.items()))
+
+
+@cache
+def _names() -> dict[str, str]:
+    """Java's key -> name of the field."""
+    found = {}
+    for item in fields(NameServerConfig):
+        head, *rest = item.name.split("_")
+        found[head + "".join(part.capitalize() for part in rest)] = item.name
+    del found["others"]
+    return found
+
+
+def _convert(key: str, text: str) -> Any:
+    kinds = {item.name: item.type for item in fields(NameServerConfig)}
+    kind, text = kinds[_names()[key]], text.strip()
+    try:
+        if kind == "int":
+            return int(text)
+        if kind == "bool":
+            return {"true": True, "false": False}[text.lower()]
+    except (ValueError, KeyError):
+        wanted = "a whole number" if kind == "int" else "true or false"
+        raise ConfigError(f"{key}={text}: expected {wanted}") from None
+    return text

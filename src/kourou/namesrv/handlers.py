@@ -1,0 +1,384 @@
+"""What each request asks of a name server: one function a request code (Java's DefaultRequestProcessor).
+
+Where Java's response has a header of its own, extFields are there even if empty; otherwise they are not.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import orjson
+
+from kourou.clock import Clock
+from kourou.errors import ConfigError, KourouError
+from kourou.files import write_atomically
+from kourou.namesrv.config import NameServerConfig
+from kourou.namesrv.kv import ORDER_TOPIC_CONFIG, KvConfig
+from kourou.namesrv.registration import V4_9_4, DataVersion, decode_registration
+from kourou.namesrv.routes import UNIT_FLAG, UNIT_SUB_FLAG, BrokerIdentity, QueueData, RouteTable
+from kourou.properties_file import parse_properties
+from kourou.remoting import lenient_json
+from kourou.remoting.codes import RequestCode, ResponseCode
+from kourou.remoting.command import RemotingCommand
+from kourou.remoting.connection import Connection, Handler
+
+log = logging.getLogger(__name__)
+
+ZONE_NAME = "__ZONE_NAME"
+ZONE_MODE = "__ZONE_MODE"
+
+_QUEUE_NUMBERS = ("readQueueNums", "writeQueueNums", "perm", "topicSysFlag")
+_ADVICE = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What requests are answered from."""
+
+    config: NameServerConfig
+    routes: RouteTable
+    kv: KvConfig
+    clock: Clock
+    started_ms: int
+
+
+class BadRequestError(KourouError):
+    """A request without a field that it must have, or with one of no use."""
+
+
+def make_handlers(context: Context) -> dict[int, Handler]:
+    """The handlers by request code."""
+    handlers = {
+        RequestCode.PUT_KV_CONFIG: put_kv_config,
+        RequestCode.GET_KV_CONFIG: get_kv_config,
+        RequestCode.DELETE_KV_CONFIG: delete_kv_config,
+        RequestCode.REGISTER_BROKER: register_broker,
+        RequestCode.UNREGISTER_BROKER: unregister_broker,
+        RequestCode.GET_ROUTEINFO_BY_TOPIC: get_route_info_by_topic,
+        RequestCode.GET_BROKER_CLUSTER_INFO: get_broker_cluster_info,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER: wipe_write_perm_of_broker,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: get_all_topic_list,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic,
+        RequestCode.REGISTER_TOPIC_IN_NAMESRV: register_topic,
+        RequestCode.GET_KVLIST_BY_NAMESPACE: get_kv_list_by_namespace,
+        RequestCode.GET_TOPICS_BY_CLUSTER: get_topics_by_cluster,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: get_system_topic_list,
+        RequestCode.GET_UNIT_TOPIC_LIST: get_unit_topic_list,
+        RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: get_has_unit_sub_topic_list,
+        RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: get_has_unit_sub_ununit_topic_list,
+        RequestCode.UPDATE_NAMESRV_CONFIG: update_config,
+        RequestCode.GET_NAMESRV_CONFIG: get_config,
+        RequestCode.QUERY_DATA_VERSION: query_data_version,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write_perm_of_broker,
+        RequestCode.GET_BROKER_MEMBER_GROUP: get_broker_member_group,
+        RequestCode.BROKER_HEARTBEAT: broker_heartbeat,
+    }
+    return {int(code): partial(handler, context) for code, handler in handlers.items()}
+
+
+# Brokers
+
+
+def register_broker(context: Context, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    """A broker registers, or renews its registration."""
+    fields = request.ext_fields
+    body = _body(request)
+    crc = _number(request, "bodyCrc32") or 0
+    if crc != 0 and crc != zlib.crc32(body or b"") & 0x7FFFFFFF:
+        log.warning("the body of a registration from %s has another checksum", connection.peer)
+        return request.response(ResponseCode.SYSTEM_ERROR, {}, remark="crc32 not match")
+    acting_master = fields.get("enableActingMaster")
+    result = context.routes.register(
+        _broker(request),
+        decode_registration(body, compressed=_is_true(fields.get("compressed")), version=request.version),
+        ha_address=_required(request, "haServerAddr"),
+        zone=fields.get(ZONE_NAME),
+        timeout_ms=_number(request, "heartbeatTimeoutMillis"),
+        enable_acting_master=None if acting_master is None else _is_true(acting_master),
+        connection=connection,
+    )
+    if result is None:
+        return request.response(ResponseCode.SYSTEM_ERROR, {}, remark="register broker failed")
+    answer = {"haServerAddr": result.ha_address, "masterAddr": result.master_address}
+    ordered = None
+    if context.config.return_order_topic_config_to_broker:
+        ordered = context.kv.get_namespace(ORDER_TOPIC_CONFIG)
+    return request.response(
+        ext_fields={name: value for name, value in answer.items() if value is not None},
+        body=None if ordered is None else _json({"table": ordered}),
+    )
+
+
+def unregister_broker(context: Context, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    """A broker leaves."""
+    context.routes.unregister(_broker(request))
+    return request.response()
+
+
+def broker_heartbeat(context: Context, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    """A broker lives."""
+    context.routes.heard_of(_required(request, "clusterName"), _required(request, "brokerAddr"))
+    return request.response()
+
+
+def query_data_version(context: Context, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    """Whether a broker has other topics than it registered; asking is a sign of life."""
+    cluster, address = _required(request, "clusterName"), _required(request, "brokerAddr")
+    body = _body(request)
+    version = None if body is None else DataVersion.from_json(_parse(body))
+    changed = context.routes.is_changed(cluster, address, version)
+    context.routes.heard_of(cluster, address)
+    known = context.routes.data_version(cluster, address)
+    return request.response(
+        ext_fields={"changed": str(changed).lower()}, body=None if known is None else _json(known.to_json())
+    )
+
+
+def get_broker_member_group(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand:
+    """The addresses of a broker name."""
+    group = context.routes.member_group(_required(request, "clusterName"), _required(request, "brokerName"))
+    # The remark is Java's: it forgets to clear it.
+    return request.response(body=_json({"brokerMemberGroup": group}), remark="not set any response code")
+
+
+def get_broker_cluster_info(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand:
+    """All clusters and brokers."""
+    return request.response(body=_json(context.routes.cluster_info()))
+
+
+def wipe_write_perm_of_broker(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand:
+    """Nothing is sent to a broker any more."""
+    count = context.routes.wipe_write_permission(_required(request, "brokerName"))
+    return request.response(ext_fields={"wipeTopicCount": str(count)})
+
+
+def add_write_perm_of_broker(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand:
+    """A broker is sent to again."""
+    count = context.routes.add_write_permission(_required(request, "brokerName"))
+    return request.response(ext_fields={"addTopicCount": str(count)})
+
+
+# Routes and topics
+
+
+def get_route_info_by_topic(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand:
+    """The route of a topic: strict JSON for clients since 4.9.4 and whoever asks for it."""
+    config, fields, topic = context.config, request.ext_fields, _required(request, "topic")
+    age_ms = context.clock.now_ms() - context.started_ms
+    if config.need_wait_for_service and age_ms < config.wait_seconds_for_service * 1000:
+        return request.response(ResponseCode.SYSTEM_ERROR, remark="name server not ready")
+    zone = fields.get(ZONE_NAME, "").strip() if _is_true(fields.get(ZONE_MODE)) else ""
+    route = context.routes.route(topic, zone or None)
+    if route is None:
+        return request.response(
+            ResponseCode.TOPIC_NOT_EXIST,
+            remark=f"No topic route info in name server for the topic: {topic}{_ADVICE}",
+        )
+    if config.order_message_enable:
+        order = context.kv.get(ORDER_TOPIC_CONFIG, topic)
+        if order is not None:
+            route["orderTopicConf"] = order
+    strict = request.version >= V4_9_4 or _is_true(fields.get("acceptStandardJsonOnly"))
+    if strict and not zone:  # the filter of zones writes Java's own form again
+        body = orjson.dumps(route, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
+    else:
+        body = _json(dict(sorted(route.items())))
+    return request.response(body=body)
+
+
+def get_all_topic_list(context: Context, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    """All topics."""
+    return _topic_list(request, context.config.enable_all_topic_list, context.routes.topics())
+
+
+def get_topics_by_cluster(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand:
+    """The topics of a cluster."""
+    topics = context.routes.topics_of_cluster(_required(request, "cluster"))
+    return _topic_list(request, context.config.enable_topic_list, topics)
+
+
+def get_system_topic_list(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand:
+    """The topics named after clusters and brokers, and a broker to ask for more."""
+    topics, address = context.routes.system_topics()
+    return request.response(body=_json({"brokerAddr": address, "topicList": topics}))
+
+
+def get_unit_topic_list(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand:
+    """The topics of units."""
+    topics = context.routes.topics_with_flags(UNIT_FLAG)
+    return _topic_list(request, context.config.enable_topic_list, topics)
+
+
+def get_has_unit_sub_topic_list(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand:
+    """The topics that units subscribe to."""
+    topics = context.routes.topics_with_flags(UNIT_SUB_FLAG)
+    return _topic_list(request, context.config.enable_topic_list, topics)
+
+
+def get_has_unit_sub_ununit_topic_list(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand:
+    """The topics that units subscribe to and that are of none."""
+    topics = context.routes.topics_with_flags(UNIT_SUB_FLAG, unwanted=UNIT_FLAG)
+    return _topic_list(request, context.config.enable_topic_list, topics)
+
+
+def register_topic(context: Context, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    """A topic is at these brokers."""
+    topic, body = _required(request, "topic"), _body(request)
+    route = {} if body is None else _parse(body)
+    try:
+        queues = [
+            QueueData(str(data["brokerName"]), *(int(data.get(key, 0)) for key in _QUEUE_NUMBERS))
+            for data in route.get("queueDatas") or []
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadRequestError(f"queueDatas of topic {topic}: {error}") from error
+    context.routes.register_topic(topic, queues)
+    return request.response()
+
+
+def delete_topic(context: Context, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    """A topic is gone, everywhere or from a cluster."""
+    context.routes.delete_topic(_required(request, "topic"), request.ext_fields.get("clusterName"))
+    return request.response()
+
+
+# KV config
+
+
+def put_kv_config(context: Context, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    """Set a value."""
+    namespace, key, value = (_required(request, name) for name in ("namespace", "key", "value"))
+    context.kv.put(namespace, key, value)
+    return request.response()
+
+
+def get_kv_config(context: Context, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    """A value."""
+    namespace, key = _required(request, "namespace"), _required(request, "key")
+    value = context.kv.get(namespace, key)
+    if value is None:
+        remark = f"No config item, Namespace: {namespace} Key: {key}"
+        return request.response(ResponseCode.QUERY_NOT_FOUND, {}, remark=remark)
+    return request.response(ext_fields={"value": value})
+
+
+def delete_kv_config(context: Context, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    """Forget a value."""
+    context.kv.delete(_required(request, "namespace"), _required(request, "key"))
+    return request.response()
+
+
+def get_kv_list_by_namespace(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand:
+    """All values of a namespace."""
+    namespace = _required(request, "namespace")
+    table = context.kv.get_namespace(namespace)
+    if table is None:
+        remark = f"No config item, Namespace: {namespace}"
+        return request.response(ResponseCode.QUERY_NOT_FOUND, remark=remark)
+    return request.response(body=_json({"table": table}))
+
+
+# The server's own configuration
+
+
+def update_config(context: Context, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    """Change configuration keys, and keep them in the file."""
+    body = _body(request)
+    if body is None:
+        return request.response()
+    try:
+        properties = parse_properties(body.decode())
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"string2Properties error: {error}") from error
+    if any(context.config.forbids_update_of(key) for key in properties):
+        return request.response(ResponseCode.NO_PERMISSION, remark="Can not update config in black list.")
+    context.config.update(properties)
+    write_atomically(context.config.config_store_path, context.config.to_text().encode())
+    log.info("configuration changed by %s: %s", connection.peer, properties)
+    return request.response()
+
+
+def get_config(context: Context, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    """All configuration keys and values."""
+    return request.response(body=context.config.to_text().encode())
+
+
+# Fields and bodies
+
+
+def _broker(request: RemotingCommand) -> BrokerIdentity:
+    cluster, name = _required(request, "clusterName"), _required(request, "brokerName")
+    address = _required(request, "brokerAddr")
+    _required(request, "brokerId")
+    return BrokerIdentity(cluster, name, _number(request, "brokerId") or 0, address)
+
+
+def _required(request: RemotingCommand, name: str) -> str:
+    value = request.ext_fields.get(name)
+    if value is None:
+        raise BadRequestError(f"the custom field <{name}> is null")
+    return value
+
+
+def _number(request: RemotingCommand, name: str) -> int | None:
+    text = request.ext_fields.get(name)
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise BadRequestError(f"the custom field <{name}> is no number: {text}") from None
+
+
+def _is_true(text: str | None) -> bool:
+    return text is not None and text.lower() == "true"
+
+
+def _body(request: RemotingCommand) -> bytes | None:
+    return None if request.body is None else bytes(request.body)
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    try:
+        value = lenient_json.loads(body)
+    except ValueError as error:
+        raise BadRequestError(f"the body is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise BadRequestError("the body is no JSON object")
+    return value
+
+
+def _json(value: Any) -> bytes:
+    return lenient_json.dumps(value)
+
+
+def _topic_list(request: RemotingCommand, enabled: bool, topics: list[str]) -> RemotingCommand:
+    if not enabled:
+        return request.response(ResponseCode.SYSTEM_ERROR, remark="disable")
+    return request.response(body=_json({"topicList": topics}))

@@ -1,0 +1,176 @@
+"""What a broker says of itself and its topics: the body of REGISTER_BROKER, in its three forms.
+
+JSON, of brokers since 3.0.11 (RegisterBrokerBody), and of those before, the inner wrapper alone:
+
+    {"filterServerList": […], "topicConfigSerializeWrapper": {"dataVersion": {…}, "topicConfigTable": {…},
+     "topicQueueMappingInfoMap": {…}}}
+
+Compressed: zlib of a sequence of big-endian lengths and what they announce:
+
+| size | field |
+|------|-------|
+| 4, n | data version, JSON |
+| 4    | number of topics, for each: 4 length, "name readQueues writeQueues perm filterType attributes" |
+| 4, n | filter servers, JSON array |
+| 4    | number of queue mappings (brokers since 5.0), for each: 4 length, JSON |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kourou.errors import KourouError
+from kourou.remoting import lenient_json
+
+# Positions in Java's MQVersion
+V3_0_11 = 37
+V4_9_4 = 401
+V5_0_0 = 413
+
+# A body has at most 16 MiB; one that inflates to more than this is no list of topics.
+MAX_INFLATED_BYTES = 128 * 1024 * 1024
+
+PERM_READ = 4
+PERM_WRITE = 2
+
+
+class BadRegistrationError(KourouError):
+    """A body that does not say which topics a broker has."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersion:
+    """How old a broker's topics are: equal versions, equal topics."""
+
+    counter: int = 0
+    state_version: int = 0
+    timestamp: int = 0
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> DataVersion:
+        """The version in a body."""
+        return cls(
+            int(value.get("counter", 0)), int(value.get("stateVersion", 0)), int(value.get("timestamp", 0))
+        )
+
+    def to_json(self) -> dict[str, int]:
+        """The version as a body has it."""
+        return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic of a broker. Order and attributes are kept as received; routes do not carry them."""
+
+    name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = PERM_READ | PERM_WRITE
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """The topics of a broker and how old they are."""
+
+    data_version: DataVersion = DataVersion()
+    topics: Mapping[str, TopicConfig] = field(default_factory=dict)
+    queue_mappings: Mapping[str, dict[str, Any]] = field(default_factory=dict)  # of static topics
+    filter_servers: list[str] | None = None
+
+
+def decode_registration(body: bytes | None, *, compressed: bool, version: int) -> Registration:
+    """The registration of a body; an empty one where there is none."""
+    if body is None:
+        return Registration(filter_servers=[] if version >= V3_0_11 else None)
+    try:
+        if version < V3_0_11:
+            return _from_wrapper(lenient_json.loads(body), None)
+        if compressed:
+            return _from_compressed(body, version)
+        value = lenient_json.loads(body)
+        return _from_wrapper(value["topicConfigSerializeWrapper"], value.get("filterServerList") or [])
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, zlib.error) as error:
+        raise BadRegistrationError(f"Failed to decode RegisterBrokerBody: {error}") from error
+
+
+def _from_wrapper(wrapper: Mapping[str, Any], filter_servers: list[str] | None) -> Registration:
+    topics = {}
+    for key, entry in (wrapper.get("topicConfigTable") or {}).items():
+        name = entry.get("topicName") or key
+        topics[name] = TopicConfig(
+            name,
+            int(entry.get("readQueueNums", 16)),
+            int(entry.get("writeQueueNums", 16)),
+            int(entry.get("perm", PERM_READ | PERM_WRITE)),
+            int(entry.get("topicSysFlag", 0)),
+            bool(entry.get("order", False)),
+            entry.get("attributes") or {},
+        )
+    mappings = wrapper.get("topicQueueMappingInfoMap") or {}
+    return Registration(
+        DataVersion.from_json(wrapper.get("dataVersion") or {}),
+        topics,
+        {topic: _mapping(info) for topic, info in mappings.items()},
+        filter_servers,
+    )
+
+
+def _from_compressed(body: bytes, version: int) -> Registration:
+    inflater = zlib.decompressobj()
+    reader = _Reader(inflater.decompress(body, MAX_INFLATED_BYTES))
+    if inflater.unconsumed_tail:
+        raise ValueError(f"more than {MAX_INFLATED_BYTES} bytes")
+    data_version = DataVersion.from_json(lenient_json.loads(reader.block()))
+    topics = {}
+    for _ in range(reader.number()):
+        config = _topic_of_line(str(reader.block(), "utf-8"))
+        topics[config.name] = config
+    filter_servers = lenient_json.loads(reader.block())
+    mappings = {}
+    if version >= V5_0_0:
+        for _ in range(reader.number()):
+            info = _mapping(lenient_json.loads(reader.block()))
+            mappings[info["topic"]] = info
+    return Registration(data_version, topics, mappings, filter_servers)
+
+
+def _topic_of_line(line: str) -> TopicConfig:
+    name, read_queues, write_queues, perm, _, *attributes = line.split(" ", 5)
+    kept = {}
+    if attributes and attributes[0]:
+        with contextlib.suppress(ValueError):  # as Java: the topic is good without them
+            kept = lenient_json.loads(attributes[0].encode())
+    return TopicConfig(name, int(read_queues), int(write_queues), int(perm), attributes=kept)
+
+
+def _mapping(info: dict[str, Any]) -> dict[str, Any]:
+    """A TopicQueueMappingInfo; the queues in it are numbers again."""
+    queues = {int(logical): physical for logical, physical in (info.get("currIdMap") or {}).items()}
+    return dict(sorted({**info, "currIdMap": queues}.items()))
+
+
+class _Reader:
+    """Lengths and what follows them."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self) -> int:
+        return int.from_bytes(self._take(4), "big", signed=True)
+
+    def block(self) -> bytes:
+        return self._take(self.number())
+
+    def _take(self, size: int) -> bytes:
+        if not 0 <= size <= len(self._data) - self._at:
+            raise ValueError("End of compressed data has reached")
+        self._at += size
+        return self._data[self._at - size : self._at]

@@ -1,0 +1,83 @@
+"""NameServer: the tables, behind a listening socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from kourou.clock import Clock, SystemClock
+from kourou.namesrv.config import NameServerConfig
+from kourou.namesrv.handlers import Context, make_handlers
+from kourou.namesrv.kv import KvConfig
+from kourou.namesrv.routes import MinBrokerIdChange, RouteTable
+from kourou.remoting.codes import RequestCode
+from kourou.remoting.command import RemotingCommand
+from kourou.remoting.connection import Connection
+from kourou.remoting.server import RemotingServer
+
+log = logging.getLogger(__name__)
+
+NOTICE_TIMEOUT_S = 3.0  # to reach a broker that is told of another lowest id
+MAX_NOTICES = 1000  # under way at once; brokers learn the same from their next registration
+
+
+class NameServer:
+    """A name server: `start`, `stop`, and what it knows in between."""
+
+    def __init__(self, config: NameServerConfig | None = None, *, clock: Clock | None = None) -> None:
+        self.config = config or NameServerConfig()
+        clock = clock or SystemClock()
+        self.routes = RouteTable(self.config, clock, on_min_broker_id_change=self._notify)
+        self.kv = KvConfig(self.config.kv_config_path)
+        context = Context(self.config, self.routes, self.kv, clock, clock.now_ms())
+        self._server = RemotingServer(make_handlers(context), on_close=self.routes.connection_lost)
+        self._expiry: asyncio.Task[None] | None = None
+        self._notices: set[asyncio.Task[None]] = set()
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen; `port` says where, also if the system chose it."""
+        self.port = await self._server.start(self.config.bind_address, self.config.listen_port)
+        self._expiry = asyncio.get_running_loop().create_task(self._expire())
+
+    async def stop(self) -> None:
+        """Close everything."""
+        tasks = [task for task in (self._expiry, *self._notices) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._server.stop()
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.scan_not_active_broker_interval / 1000)
+            self.routes.expire()
+
+    def _notify(self, change: MinBrokerIdChange) -> None:
+        fields = {
+            "minBrokerId": str(change.min_broker_id),
+            "minBrokerAddr": change.min_broker_address,
+            "offlineBrokerAddr": change.offline_address,
+            "haBrokerAddr": change.ha_address,
+        }
+        present = {name: value for name, value in fields.items() if value is not None}
+        for address in change.notify:
+            if len(self._notices) >= MAX_NOTICES:
+                log.warning("too many brokers to tell of another lowest id: %s is left out", address)
+                continue
+            request = RemotingCommand(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, present)
+            task = asyncio.get_running_loop().create_task(_tell(address, request))
+            self._notices.add(task)
+            task.add_done_callback(self._notices.discard)
+
+
+async def _tell(address: str, request: RemotingCommand) -> None:
+    """Send a request to a broker that nobody waits for."""
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError, ValueError, TimeoutError):
+        async with asyncio.timeout(NOTICE_TIMEOUT_S):
+            loop = asyncio.get_running_loop()
+            _, connection = await loop.create_connection(lambda: Connection({}), host, int(port))
+        connection.send_oneway(request)
+        connection.close()

@@ -1,0 +1,292 @@
+"""RemotingCommand: a request or a response on the wire, in either of its two forms.
+
+Frame:
+
+| size | field |
+|------|-------|
+| 4    | length of everything behind it |
+| 1    | serialisation of the header: 0 JSON, 1 ROCKETMQ |
+| 3    | header length h |
+| h    | header |
+| rest | body |
+
+A ROCKETMQ header (RocketMQSerializable); all numbers big-endian:
+
+| size | field |
+|------|-------|
+| 2    | code, signed: codes above 32767 are cut |
+| 1    | language |
+| 2    | version |
+| 4    | opaque, by which a response finds its request |
+| 4    | flag: bit 0 response, bit 1 one-way |
+| 4    | remark length, then the remark |
+| 4    | length of the extension fields, then for each: 2 name length, name, 4 value length, value |
+
+Java reads a string of length 0 there as none; here it is an empty one. A JSON header is an object of the
+same, with the names code, language, version, opaque, flag, remark, extFields, and serializeTypeCurrentRPC.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from typing import Any
+
+import orjson
+
+from kourou.errors import KourouError
+from kourou.remoting.codes import ResponseCode
+
+JSON = 0
+ROCKETMQ = 1
+
+VERSION = 513  # MQVersion.V5_5_0, what a server of this version says
+RESPONSE_FLAG = 1
+ONEWAY_FLAG = 2
+
+# Java's com.rocketmq.remoting.frameMaxLength: 16 MiB
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+
+LANGUAGES = (
+    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS",
+    "RUST", "NODE_JS",
+)  # fmt: skip
+_LANGUAGE_CODES = {name: code for code, name in enumerate(LANGUAGES)}
+
+_FRAME_HEAD = struct.Struct(">iI")
+_BINARY_HEAD = struct.Struct(">hBhiii")
+_INT = struct.Struct(">i")
+_SHORT = struct.Struct(">h")
+
+_next_opaque = itertools.count().__next__
+
+
+_JSON_ANSWER = b",".join(
+    (
+        b'{"code":%d',
+        b'"extFields":%b',
+        b'"flag":1',
+        b'"language":"%b"',
+        b'"opaque":%d',
+        b'"serializeTypeCurrentRPC":"JSON"',
+        b'"version":%d}',
+    )
+)
+
+
+class BadFrameError(KourouError):
+    """Bytes that are no frame: the connection they came on is of no use any more."""
+
+
+class RemotingCommand:
+    """A request or a response. Hot: a plain class with slots."""
+
+    __slots__ = (
+        "_ext_fields", "body", "code", "flag", "language", "opaque", "remark", "serialize_type", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        code: int,
+        ext_fields: dict[str, str] | None = None,
+        body: bytes | memoryview | None = None,
+        *,
+        remark: str | None = None,
+        opaque: int | None = None,
+        flag: int = 0,
+        language: str = "PYTHON",
+        version: int = VERSION,
+        serialize_type: int = JSON,
+    ) -> None:
+        self.code = code
+        self._ext_fields = ext_fields  # None: the header has no extFields at all
+        self.body = body
+        self.remark = remark
+        self.opaque = _next_opaque() & 0x7FFFFFFF if opaque is None else opaque
+        self.flag = flag
+        self.language = language
+        self.version = version
+        self.serialize_type = serialize_type
+
+    def __repr__(self) -> str:
+        kind = "response" if self.is_response else "request"
+        body = len(self.body or b"")
+        return (
+            f"<{kind} {self.code} opaque={self.opaque} {self.ext_fields} remark={self.remark!r} body={body}>"
+        )
+
+    @property
+    def ext_fields(self) -> dict[str, str]:
+        """The fields of the request or response; empty where the header has none."""
+        return {} if self._ext_fields is None else self._ext_fields
+
+    @property
+    def is_response(self) -> bool:
+        """Whether it answers a request of ours."""
+        return bool(self.flag & RESPONSE_FLAG)
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether nobody waits for an answer."""
+        return bool(self.flag & ONEWAY_FLAG)
+
+    def response(
+        self,
+        code: int = ResponseCode.SUCCESS,
+        ext_fields: dict[str, str] | None = None,
+        body: bytes | memoryview | None = None,
+        remark: str | None = None,
+    ) -> RemotingCommand:
+        """An answer to this request, in the form it was asked."""
+        answer = RemotingCommand.__new__(RemotingCommand)  # without __init__: hot, as in _decode_json
+        answer.code = code
+        answer._ext_fields = ext_fields
+        answer.body = body
+        answer.remark = remark
+        answer.opaque = self.opaque
+        answer.flag = RESPONSE_FLAG
+        answer.language = "PYTHON"
+        answer.version = VERSION
+        answer.serialize_type = self.serialize_type
+        return answer
+
+    def encode(self) -> bytes:
+        """The whole frame."""
+        header = self.encode_header()
+        body = self.body
+        if body is None:
+            return _FRAME_HEAD.pack(4 + len(header), self.serialize_type << 24 | len(header)) + header
+        head = _FRAME_HEAD.pack(4 + len(header) + len(body), self.serialize_type << 24 | len(header))
+        return b"".join((head, header, body))
+
+    def encode_header(self) -> bytes:
+        """The header alone, in the form of this command."""
+        return self._encode_binary() if self.serialize_type == ROCKETMQ else self._encode_json()
+
+    def _encode_json(self) -> bytes:
+        if self.flag == RESPONSE_FLAG and self.remark is None and self._ext_fields:
+            # An answer as nearly all are. Hot: a template costs half of a dictionary to be dumped.
+            return _JSON_ANSWER % (
+                self.code, orjson.dumps(self._ext_fields), self.language.encode(), self.opaque, self.version
+            )  # fmt: skip
+        header: dict[str, Any] = {"code": self.code}
+        if self._ext_fields is not None:
+            header["extFields"] = self._ext_fields
+        header["flag"] = self.flag
+        header["language"] = self.language
+        header["opaque"] = self.opaque
+        if self.remark is not None:
+            header["remark"] = self.remark
+        header["serializeTypeCurrentRPC"] = "JSON"
+        header["version"] = self.version
+        return orjson.dumps(header)
+
+    def _encode_binary(self) -> bytes:
+        remark = self.remark.encode() if self.remark else b""
+        fields: list[bytes] = []
+        for name, value in (self._ext_fields or {}).items():
+            name_bytes, value_bytes = name.encode(), value.encode()
+            fields += _SHORT.pack(len(name_bytes)), name_bytes, _INT.pack(len(value_bytes)), value_bytes
+        joined = b"".join(fields)
+        code = (self.code + 0x8000 & 0xFFFF) - 0x8000  # as Java cuts it to 16 bits
+        head = _BINARY_HEAD.pack(
+            code, _LANGUAGE_CODES[self.language], self.version, self.opaque, self.flag, len(remark)
+        )
+        return b"".join((head, remark, _INT.pack(len(joined)), joined))
+
+
+def decode(frame: bytes | memoryview) -> RemotingCommand:
+    """The command of a frame, given without its first four bytes."""
+    view = memoryview(frame)
+    if len(view) < 4:
+        raise BadFrameError(f"frame of {len(view)} bytes has no header")
+    word = int.from_bytes(view[:4], "big")
+    serialize_type, header_end = word >> 24, 4 + (word & 0xFFFFFF)
+    if header_end > len(view):
+        raise BadFrameError(f"header of {header_end - 4} bytes does not fit a frame of {len(view)}")
+    if serialize_type == JSON:
+        command = _decode_json(view[4:header_end])
+    elif serialize_type == ROCKETMQ:
+        command = _decode_binary(view[4:header_end])
+    else:
+        raise BadFrameError(f"unknown serialisation {serialize_type}")
+    if header_end < len(view):
+        command.body = view[header_end:]
+    return command
+
+
+def _decode_json(header: memoryview) -> RemotingCommand:
+    try:
+        fields = orjson.loads(header)
+        get = fields.get
+        ext_fields = get("extFields")
+        if ext_fields is not None:
+            try:
+                "".join(ext_fields.values())  # the cheapest way to see that all are strings, as Java's are
+            except TypeError:
+                # Other clients send numbers, and none for what they leave out.
+                ext_fields = {name: str(value) for name, value in ext_fields.items() if value is not None}
+        command = RemotingCommand.__new__(RemotingCommand)  # without __init__, whose keywords cost 0.5 µs
+        command.code = code = fields["code"]
+        command._ext_fields = ext_fields
+        command.body = None
+        command.remark = get("remark")
+        command.opaque = opaque = fields["opaque"]
+        command.flag = flag = get("flag", 0)
+        command.language = get("language", "OTHER")
+        command.version = version = get("version", 0)
+        command.serialize_type = JSON
+        code | opaque | flag | version  # all of them whole numbers, or a TypeError
+        return command
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise BadFrameError(f"header is no JSON header: {error}") from error
+
+
+def _decode_binary(header: memoryview) -> RemotingCommand:
+    data = bytes(header)
+    size = len(data)
+    try:
+        code, language, version, opaque, flag, remark_length = _BINARY_HEAD.unpack_from(data, 0)
+        at = _BINARY_HEAD.size + _checked(remark_length, size)
+        remark = str(data[_BINARY_HEAD.size : at], "utf-8", "replace") or None
+        (fields_length,) = _INT.unpack_from(data, at)
+        at += 4
+        end = at + _checked(fields_length, size - at)
+        ext_fields = _decode_fields(data, at, end) if end > at else None
+        return RemotingCommand(
+            code, ext_fields, remark=remark, opaque=opaque, flag=flag, version=version,
+            serialize_type=ROCKETMQ, language=LANGUAGES[language] if language < len(LANGUAGES) else "OTHER",
+        )  # fmt: skip
+    except struct.error as error:
+        raise BadFrameError(f"header ends early: {error}") from error
+
+
+def _decode_fields(data: bytes, at: int, end: int) -> dict[str, str]:
+    """Hot: texts are cut from one that was decoded at once, which ASCII allows."""
+    text = data.decode("ascii") if data.isascii() else None
+    ext_fields = {}
+    unpack_short, unpack_int = _SHORT.unpack_from, _INT.unpack_from
+    while at < end:
+        (length,) = unpack_short(data, at)
+        at += 2
+        name_end = at + length
+        (value_length,) = unpack_int(data, name_end)
+        value_at = name_end + 4
+        value_end = value_at + value_length
+        if length < 0 or value_length < 0 or value_end > end:
+            raise BadFrameError(
+                f"lengths of {length} and {value_length} in the header, {end - at} bytes are left"
+            )
+        if text is not None:
+            ext_fields[text[at:name_end]] = text[value_at:value_end]
+        else:
+            name = data[at:name_end].decode("utf-8", "replace")
+            ext_fields[name] = data[value_at:value_end].decode("utf-8", "replace")
+        at = value_end
+    return ext_fields
+
+
+def _checked(length: int, most: int) -> int:
+    if not 0 <= length <= most:
+        raise BadFrameError(f"a length of {length} in the header, {most} bytes are left")
+    return length

@@ -1,0 +1,189 @@
+"""Connection: one TCP connection that speaks RemotingCommand, the same at both ends.
+
+Server: every complete frame of a read is handled, and the answers go out in one write. A handler is a plain
+function of (connection, request) that returns the response, or None if it answers later with
+`connection.send` (or if nobody waits). Both ends may ask: `call` sends a request and gives a future.
+
+Limits: a frame is at most MAX_FRAME_BYTES; bytes that are no frame close this connection alone; while a peer
+does not read what it is sent, nothing more is read from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+import time
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from kourou.errors import KourouError
+from kourou.remoting.codes import ResponseCode
+from kourou.remoting.command import MAX_FRAME_BYTES, ONEWAY_FLAG, BadFrameError, RemotingCommand, decode
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[["Connection", RemotingCommand], RemotingCommand | None]
+
+_LENGTH = struct.Struct(">i")
+
+# Calls under way on one connection; Java's semaphore for asynchronous calls has the same.
+MAX_CALLS = 65535
+
+
+class ConnectionLostError(KourouError):
+    """The peer is gone, or never was there."""
+
+
+class CallTimeoutError(KourouError):
+    """No answer within the time that the caller gave."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection and what is under way on it."""
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        *,
+        on_open: Callable[[Connection], None] | None = None,
+        on_close: Callable[[Connection], None] | None = None,
+    ) -> None:
+        self._handlers = handlers
+        self._on_open = on_open
+        self._on_close = on_close
+        self._transport: asyncio.Transport | None = None
+        self._rest = b""
+        self._out: list[bytes] | None = None  # answers of the read that is being handled
+        self._calls: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self.peer = ""  # ip:port
+        self.last_seen = time.monotonic()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection stands."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
+        host, port = (self._transport.get_extra_info("peername") or ("unknown", 0))[:2]
+        self.peer = f"{host}:{port}"
+        if self._on_open is not None:
+            self._on_open(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone: whoever waits for an answer is told."""
+        self._transport = None
+        calls, self._calls = self._calls, {}
+        for future in calls.values():
+            if not future.done():
+                future.set_exception(ConnectionLostError(f"connection to {self.peer} was lost"))
+        if self._on_close is not None:
+            self._on_close(self)
+
+    def pause_writing(self) -> None:
+        """The peer does not read: read nothing from it either."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Handle every complete frame, and answer with one write. Hot."""
+        self.last_seen = time.monotonic()
+        data = self._rest + data if self._rest else data
+        view = memoryview(data)
+        at, end = 0, len(data)
+        out: list[bytes] = []
+        self._out = out
+        bad: BadFrameError | None = None
+        unpack_length = _LENGTH.unpack_from
+        try:
+            while end - at >= 4:
+                (length,) = unpack_length(data, at)
+                if not 4 <= length <= MAX_FRAME_BYTES:
+                    raise BadFrameError(f"frame of {length} bytes")
+                following = at + 4 + length
+                if following > end:
+                    break
+                self._handle(decode(view[at + 4 : following]))
+                at = following
+        except BadFrameError as error:
+            bad = error
+        self._out = None
+        if out and self._transport is not None:
+            self._transport.write(b"".join(out))
+        if bad is not None:
+            log.warning("closing the connection of %s: %s", self.peer, bad)
+            self.close()
+            return
+        self._rest = data[at:] if at < end else b""
+
+    def _handle(self, command: RemotingCommand) -> None:
+        if command.is_response:
+            future = self._calls.pop(command.opaque, None)
+            if future is not None and not future.done():
+                if command.body is not None:
+                    command.body = bytes(command.body)  # the buffer of the read is not kept for it
+                future.set_result(command)
+            return
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            response: RemotingCommand | None = command.response(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {command.code} not supported"
+            )
+        else:
+            try:
+                response = handler(self, command)
+            except KourouError as error:
+                response = command.response(error.response_code, remark=str(error))
+            except Exception as error:
+                log.exception("request %s of %s failed", command, self.peer)
+                response = command.response(
+                    ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}"
+                )
+        if response is not None and not command.is_oneway:
+            self.send(response)
+
+    # What others do with a connection
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it stands."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, command: RemotingCommand) -> None:
+        """Send a request that nobody waits for, or an answer."""
+        if self._out is not None:
+            self._out.append(command.encode())
+        elif self._transport is not None:
+            self._transport.write(command.encode())
+
+    def send_oneway(self, request: RemotingCommand) -> None:
+        """Send a request that nobody answers."""
+        request.flag |= ONEWAY_FLAG
+        self.send(request)
+
+    async def call(self, request: RemotingCommand, timeout_s: float = 3.0) -> RemotingCommand:
+        """Send a request; its response."""
+        if not self.is_open:
+            raise ConnectionLostError(f"connection to {self.peer} is closed")
+        if len(self._calls) >= MAX_CALLS:
+            raise KourouError(f"more than {MAX_CALLS} calls to {self.peer} are under way")
+        future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        self._calls[request.opaque] = future
+        self.send(request)
+        try:
+            return await asyncio.wait_for(future, timeout_s)
+        except TimeoutError:
+            raise CallTimeoutError(
+                f"{self.peer} did not answer request {request.code} in {timeout_s} s"
+            ) from None
+        finally:
+            self._calls.pop(request.opaque, None)
+
+    def close(self) -> None:
+        """Close after what was sent has gone out."""
+        if self._transport is not None:
+            self._transport.close()
