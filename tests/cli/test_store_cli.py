@@ -500,7 +500,8 @@ def test_a_reader_that_goes_away_is_no_error(golden_store):
 def test_an_interrupt_ends_it_quietly(plain):
     path, _ = plain
     program = (
-        "import sys, time, kourou.store.offline.check as m;"
+        "import signal, sys, time, kourou.store.offline.check as m;"
+        "signal.signal(signal.SIGINT, signal.default_int_handler);"  # ignored where a shell runs tests with &
         "from kourou.cli import main;"
         "m.check = lambda *a, **k: (print('ready', flush=True), time.sleep(60));"
         "sys.argv = ['kourou', 'store', 'check', sys.argv[1]]; main()"
@@ -516,15 +517,12 @@ def test_an_interrupt_ends_it_quietly(plain):
     assert process.returncode == 130
 
 
-def test_help_is_quick():
-    started = time.monotonic()
+def test_help_loads_nothing_heavy():
+    """What a verb needs is imported by the verb: help is there at once."""
     done = subprocess.run(
         [COMMAND, "--help"], capture_output=True, env={**os.environ, "COLUMNS": "80"}, check=True
     )
-    seconds = time.monotonic() - started
-
     assert b"store" in done.stdout
-    assert seconds < 2  # 0.2 s when the machine has nothing else to do
     program = (
         "import sys, kourou.cli; print([m for m in ('numpy', 'orjson', 'rich.table') if m in sys.modules])"
     )
@@ -535,12 +533,14 @@ def test_help_is_quick():
 
 
 def test_times_are_read_in_several_forms():
-    now = time.time_ns() // 1_000_000
+    before = time.time_ns() // 1_000_000
+    ten_minutes_ago, two_days_ago = parse_time("10m"), parse_time("2d")
+    after = time.time_ns() // 1_000_000
 
+    assert before <= ten_minutes_ago + 600_000 <= after
+    assert before <= two_days_ago + 2 * 86_400_000 <= after
     assert parse_time("1794723348222") == 1794723348222
     assert parse_time("2026-11-15T06:15:48.222+00:00") == 1794723348222
-    assert abs(now - 600_000 - parse_time("10m")) < 5000
-    assert abs(now - 2 * 86_400_000 - parse_time("2d")) < 5000
 
 
 def test_numbers_and_texts_are_shown_as_a_person_reads_them():
