@@ -22,8 +22,13 @@ def _write_one(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY)
+    sync_dir(path.parent)  # the rename is on the disk too
+
+
+def sync_dir(path: str | Path) -> None:
+    """Bring the entries of a directory to the disk."""
+    fd = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(directory)  # the rename is on the disk too
+        os.fsync(fd)
     finally:
-        os.close(directory)
+        os.close(fd)

@@ -382,6 +382,28 @@ def has_topic(buffer: Buffer | Bytes, records: Records, topics: Collection[str])
     return mask
 
 
+class TopicTable:
+    """A number for each topic name, over as many stretches as one likes."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._numbers: dict[bytes, int] = {}
+
+    def number_all(self, buffer: Buffer, records: Records) -> Integers:
+        """The number of the topic of each record."""
+        view, numbers = memoryview(buffer), self._numbers
+        found = np.empty(len(records), np.int64)
+        ends = records.topic_start + records.topic_length
+        for row, (start, end) in enumerate(zip(records.topic_start.tolist(), ends.tolist())):
+            topic = bytes(view[start:end])
+            number = numbers.get(topic)
+            if number is None:
+                number = numbers[topic] = len(numbers)
+                self.names.append(str(topic, "utf-8", "replace"))
+            found[row] = number
+        return found
+
+
 def hosts(buffer: Buffer | Bytes, records: Records, whose: Literal["born", "store"]) -> tuple[Bytes, Mask]:
     """The addresses, a row each, and which of them are IPv6.
 

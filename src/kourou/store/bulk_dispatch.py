@@ -8,6 +8,7 @@ ones, inner batches, filter bitmaps, light queues) go to their queues one by one
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,8 @@ from kourou.store.queue_store import ConsumeQueueStore
 
 # Bytes of the log looked at together: enough for numpy to pay, little enough to stay in the caches.
 STRETCH_BYTES = 8 * 1024 * 1024
+
+_INNER = re.compile(rb"INNER_")
 
 # Keys of a message are in the order UNIQ_KEY, each of KEYS, TAGS; 32 KiB of properties hold fewer.
 _MOST_KEYS = 1 << 16
@@ -69,8 +72,8 @@ class BulkDispatcher:
         self._config = config
         self._checkpoint = checkpoint
         self._delay_levels = delay_levels
-        self._topic_numbers: dict[bytes, int] = {}
-        self._topics: list[str] = []
+        self._topic_table = scan.TopicTable()
+        self._topics = self._topic_table.names
 
     def dispatch_file(
         self, file: MappedFile, *, queues_from: int = 0, index_from: int = 0, check_crc: bool = True
@@ -119,11 +122,9 @@ class BulkDispatcher:
         if not (request.in_index and self._config.message_index_enable):
             return
         if request.physical_offset >= max(index_from, self._index.end_offset):
-            properties = request.properties
-            self._index.add(
-                key_prefixes(request.topic), properties.get(names.UNIQ_KEY), properties.get(names.KEYS),
-                properties.get(names.TAGS), request.physical_offset, request.store_timestamp,
-            )  # fmt: skip
+            self._index.add_message(
+                request.topic, request.properties, request.physical_offset, request.store_timestamp
+            )
 
     def _note_dispatched(self, timestamp: int, offset: int) -> None:
         if self._checkpoint is not None:
@@ -140,7 +141,7 @@ class BulkDispatcher:
             return records, requests
         marked = scan.has_topic(view, records, [SCHEDULE_TOPIC])
         begin, end = int(records.positions[0]), int(records.positions[-1] + records.sizes[-1])
-        if b"INNER_" in bytes(view[begin:end]):  # INNER_NUM, INNER_MULTI_DISPATCH: hardly ever
+        if _INNER.search(view, begin, end):  # INNER_NUM, INNER_MULTI_DISPATCH: hardly ever
             properties = join_properties(view, records)
             for name in (names.INNER_NUM, names.INNER_MULTI_DISPATCH):
                 marked[properties.find(name).rows] = True
@@ -170,7 +171,7 @@ class BulkDispatcher:
             requests,
             header["physical_offset"].astype(np.int64),
             header["store_timestamp"].astype(np.int64),
-            self._number_topics(view, records),
+            self._topic_table.number_all(view, records),
             join_properties(view, records),
         )
         transaction = header["sys_flag"] & sysflag.TRANSACTION_MASK
@@ -186,19 +187,6 @@ class BulkDispatcher:
             keep = indexed[rows]
             rows = rows[keep]
             self._index.put_hashed(hashes[keep], stretch.offsets[rows], stretch.timestamps[rows])
-
-    def _number_topics(self, view: memoryview, records: Records) -> Integers:
-        numbers = self._topic_numbers
-        found = np.empty(len(records), np.int64)
-        ends = records.topic_start + records.topic_length
-        for row, (start, end) in enumerate(zip(records.topic_start.tolist(), ends.tolist())):
-            topic = bytes(view[start:end])
-            number = numbers.get(topic)
-            if number is None:
-                number = numbers[topic] = len(numbers)
-                self._topics.append(str(topic, "utf-8", "replace"))
-            found[row] = number
-        return found
 
     # Queues
 

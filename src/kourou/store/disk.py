@@ -22,6 +22,7 @@ from functools import cache
 from typing import ClassVar, Protocol
 
 from kourou.errors import DiskFullError, StoreLockedError
+from kourou.files import sync_dir
 
 PAGE_SIZE = 4096
 _MADV_POPULATE_WRITE = 23  # Linux 5.14: fault pages in for writing, without touching each
@@ -336,12 +337,3 @@ def _make_dirs(path: str) -> list[str]:
     if changed:
         os.makedirs(path, exist_ok=True)
     return changed
-
-
-def sync_dir(path: str) -> None:
-    """Bring the entries of a directory to the disk."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -31,7 +31,7 @@ from kourou.message.codec import (
 from kourou.message.properties import decode_properties, tags_code
 from kourou.store.commit_log import END_FILE_MIN_BLANK, CommitLog
 from kourou.store.config import MessageStoreConfig, parse_delay_levels
-from kourou.store.index_file import IndexService, key_prefixes
+from kourou.store.index_file import IndexService
 
 if TYPE_CHECKING:
     from kourou.store.checkpoint import StoreCheckpoint
@@ -274,11 +274,9 @@ class Dispatcher:
             return
         if request.physical_offset < self._index.end_offset:
             return
-        properties = request.properties
-        self._index.add(
-            key_prefixes(request.topic), properties.get(names.UNIQ_KEY), properties.get(names.KEYS),
-            properties.get(names.TAGS), request.physical_offset, request.store_timestamp,
-        )  # fmt: skip
+        self._index.add_message(
+            request.topic, request.properties, request.physical_offset, request.store_timestamp
+        )
 
     def reput(self) -> None:
         """Dispatch every confirmed record that is not yet."""

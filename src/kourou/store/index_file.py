@@ -35,6 +35,7 @@ import numpy as np
 
 from kourou.clock import Clock
 from kourou.errors import KourouError, StoreError
+from kourou.message import properties as names
 from kourou.message.hash_scan import Hashes, java_hashes, to_signed, with_prefix
 from kourou.message.properties import java_hash
 from kourou.message.scan import Integers
@@ -380,6 +381,13 @@ class IndexService:
             pending += prefixes[1], tags, offset, timestamp
         if len(pending) >= MAX_PENDING_KEYS * KEY_WIDTH:
             self.try_write_pending()
+
+    def add_message(self, topic: str, properties: dict[str, str], offset: int, timestamp: int) -> None:
+        """Take the keys of a message as its properties name them."""
+        self.add(
+            key_prefixes(topic), properties.get(names.UNIQ_KEY), properties.get(names.KEYS),
+            properties.get(names.TAGS), offset, timestamp,
+        )  # fmt: skip
 
     def try_write_pending(self) -> None:
         """Write the keys that wait; where that fails they wait on, and `on_failed` is told."""

@@ -167,14 +167,7 @@ class MappedFile:
 
     def dirty_end(self, start: int) -> int:
         """Behind the last byte from `start` on that is not zero; `start` where all are."""
-        end = self.mapping.data_end(start)
-        while end > start:
-            begin = max(end - _CHUNK, start)
-            used = np.flatnonzero(np.frombuffer(self.view[begin:end], np.uint8))
-            if len(used):
-                return begin + int(used[-1]) + 1
-            end = begin
-        return start
+        return last_used(self.view, start, self.mapping.data_end(start))
 
     def clear_tail(self) -> None:
         """Zero what lies behind the write position: leftovers there could pass for data after a crash."""
@@ -207,6 +200,16 @@ class MappedFile:
             self._buffer_home.give_back(self.write_view)
             self._buffer_home = None
             self.write_view = self.view
+
+
+def last_used(view: memoryview, start: int, end: int) -> int:
+    """Behind the last byte between two places that is not zero; `start` where all are."""
+    while end > start:
+        chunk = np.frombuffer(view[max(end - _CHUNK, start) : end], np.uint8)
+        if chunk.any():
+            return end - len(chunk) + int(np.flatnonzero(chunk)[-1]) + 1
+        end -= len(chunk)
+    return start
 
 
 def _worth_doing(done: int, until: int, full: bool, least_pages: int) -> bool:

@@ -18,6 +18,7 @@ from zlib import crc32
 
 from kourou.message import properties as names
 from kourou.message.codec import PROPERTY_CRC_LENGTH
+from kourou.message.scan import TopicTable
 from kourou.store.disk import PAGE_SIZE
 from kourou.store.index_file import IndexFile
 from kourou.store.offline.check_index import IndexChecker
@@ -25,7 +26,7 @@ from kourou.store.offline.check_queues import QueueChecker
 from kourou.store.offline.directory import StoreDirectory
 from kourou.store.offline.findings import DEFAULT_LIMIT, Finding, Findings, Severity
 from kourou.store.offline.log_scan import Blank, Break, Stretch, walk
-from kourou.store.offline.rows import Rows, TopicTable, to_number
+from kourou.store.offline.rows import Rows, to_number
 
 Progress = Callable[[int], None]  # bytes of the log done since the last call
 

@@ -19,9 +19,9 @@ from kourou.errors import StoreDamagedError
 from kourou.message import properties as names
 from kourou.store.consume_queue_ext import MAX_ADDRESS, ConsumeQueueExt
 from kourou.store.dispatch import SCHEDULE_TOPIC
+from kourou.store.mapped_file import last_used
 from kourou.store.offline.directory import StoreDirectory
 from kourou.store.offline.findings import Findings, Severity
-from kourou.store.offline.log_scan import last_used
 from kourou.store.offline.queue_files import BLANK_SIZE, QueueFile, QueueFiles
 from kourou.store.offline.rows import Rows, to_number
 from kourou.store.queue_store import LMQ_SEPARATOR, RETRY_PREFIX, SYSTEM_PREFIX, is_lmq

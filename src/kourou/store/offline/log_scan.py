@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from kourou.message import scan
 from kourou.message.codec import INT
+from kourou.store.mapped_file import last_used
 from kourou.store.offline.directory import LogFile, StoreDirectory
 
 # Long enough that the fixed cost of a stretch does not count, short enough that its arrays do not either.
 STRETCH_BYTES = 16 * 1024 * 1024
-_CHUNK = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -118,16 +118,6 @@ def _describe(file: LogFile, view: memoryview, data_end: int, stop: scan.Stop) -
     if found is None:
         return Break(file, position, reason, len(view), dirty)
     return Break(file, position, reason, found, last_used(view, position, found))
-
-
-def last_used(view: memoryview, start: int, end: int) -> int:
-    """Behind the last byte between two places that is not zero; `start` where all are."""
-    while end > start:
-        chunk = np.frombuffer(view[max(end - _CHUNK, start) : end], np.uint8)
-        if chunk.any():
-            return end - len(chunk) + int(np.flatnonzero(chunk)[-1]) + 1
-        end -= len(chunk)
-    return start
 
 
 class LogEnd(NamedTuple):

@@ -25,15 +25,16 @@ import numpy as np
 
 from kourou.clock import SystemClock
 from kourou.errors import ConfigError, StoreDamagedError, StoreError
+from kourou.files import sync_dir
 from kourou.message import scan
+from kourou.message.scan import TopicTable
 from kourou.store.batch_consume_queue import BatchConsumeQueue
 from kourou.store.bulk_dispatch import BulkDispatcher
 from kourou.store.config import MessageStoreConfig
-from kourou.store.disk import sync_dir
 from kourou.store.index_file import IndexService
 from kourou.store.offline.directory import StoreDirectory
 from kourou.store.offline.log_scan import Break, Stretch, walk
-from kourou.store.offline.rows import Rows, TopicTable
+from kourou.store.offline.rows import Rows
 from kourou.store.queue_store import ConsumeQueueStore
 
 FOLDERS = ("consumequeue", "batchconsumequeue", "consumequeue_ext", "index")

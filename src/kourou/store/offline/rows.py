@@ -11,31 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kourou.message import properties as names
-from kourou.message import scan, sysflag
+from kourou.message import sysflag
 from kourou.message.hash_scan import java_hashes, to_signed
 from kourou.message.property_scan import Properties, Values, join_properties
+from kourou.message.scan import TopicTable
 from kourou.store.offline.log_scan import Stretch
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _MAX_DIGITS = 18
-
-
-class TopicTable:
-    """A number for each topic name, for as long as a check runs."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self._numbers: dict[bytes, int] = {}
-
-    def number(self, name: bytes) -> int:
-        """The number of a topic."""
-        number = self._numbers.get(name)
-        if number is None:
-            number = self._numbers[name] = len(self.names)
-            self.names.append(str(name, "utf-8", "replace"))
-        return number
 
 
 class Rows:
@@ -52,7 +37,7 @@ class Rows:
         self.queue_offset = header["queue_offset"].astype(np.int64)
         self.store_time = header["store_timestamp"].astype(np.int64)
         self.transaction = header["sys_flag"].astype(np.int64) & sysflag.TRANSACTION_MASK
-        self.topic = self._number_topics()  # of each row, in `topics`
+        self.topic = topics.number_all(stretch.view, records)  # of each row, in `topics`
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -61,21 +46,6 @@ class Rows:
     def topics(self) -> list[str]:
         """Names of topics by their number."""
         return self._table.names
-
-    def _number_topics(self) -> Integers:
-        records, data = self.stretch.records, scan.as_array(self.stretch.view)
-        numbers = np.zeros(len(self), np.int64)
-        for length in np.unique(records.topic_length).tolist():
-            rows = np.flatnonzero(records.topic_length == length)
-            if length == 0:
-                numbers[rows] = self._table.number(b"")
-                continue
-            texts = scan.windows(data, records.topic_start[rows], length).view(f"S{length}").reshape(-1)
-            different, inverse = np.unique(texts, return_inverse=True)
-            # An S array drops zeros at the end, which a damaged name may have.
-            found = [self._table.number(name.ljust(length, b"\0")) for name in different.tolist()]
-            numbers[rows] = np.array(found, np.int64)[inverse.reshape(-1)]
-        return numbers
 
     @property
     def in_queue(self) -> Mask:
