@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kourou.namesrv import NameServerConfig
-from kourou.namesrv.registration import DataVersion, Registration, TopicConfig
+from kourou.remoting.registration import DataVersion, Registration, TopicConfig
 from kourou.namesrv.routes import (
     EXPIRY_MS,
     BrokerIdentity,

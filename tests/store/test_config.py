@@ -73,6 +73,7 @@ JAVA_DEFAULTS: dict[str, object] = {
     "diskSpaceCleanForciblyRatio": 85,
     "diskSpaceWarningLevelRatio": 90,
     "brokerRole": BrokerRole.ASYNC_MASTER,
+    "haListenPort": 10912,
     "offsetCheckInSlave": False,
     "readUnCommitted": False,
 }

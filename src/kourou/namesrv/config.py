@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kourou.errors import ConfigError
+from kourou.java_config import convert_known, java_keys, to_properties
 from kourou.properties_file import read_properties_file
 
 DEFAULT_PORT = 9876
@@ -84,15 +83,14 @@ class NameServerConfig:
         """A configuration from a namesrv.conf, to which changes at run time are written, as Java's are."""
         config = cls(config_store_path=str(Path(path).absolute()))
         properties = read_properties_file(path)
-        config.others.update({key: text for key, text in properties.items() if key not in _names()})
+        config.others.update({key: text for key, text in properties.items() if key not in java_keys(cls)})
         config.update(properties)
         return config
 
     def update(self, properties: Mapping[str, str]) -> None:
         """Take new values of keys that are there, all of them or, where one is of no use, none."""
-        values = {key: _convert(key, text) for key, text in properties.items() if key in _names()}
-        for key, value in values.items():
-            setattr(self, _names()[key], value)
+        for name, value in convert_known(NameServerConfig, properties).items():
+            setattr(self, name, value)
         self.others.update({key: text for key, text in properties.items() if key in self.others})
 
     def forbids_update_of(self, key: str) -> bool:
@@ -104,33 +102,5 @@ class NameServerConfig:
 
     def to_text(self) -> str:
         """All keys and values, a line each, in the order of the keys."""
-        values = dict(self.others)
-        for key, name in _names().items():
-            value = getattr(self, name)
-            values[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        values = {**self.others, **to_properties(self)}
         return "".join(f"{key}={value}\n" for key, value in sorted(values.items()))
-
-
-@cache
-def _names() -> dict[str, str]:
-    """Java's key -> name of the field."""
-    found = {}
-    for item in fields(NameServerConfig):
-        head, *rest = item.name.split("_")
-        found[head + "".join(part.capitalize() for part in rest)] = item.name
-    del found["others"]
-    return found
-
-
-def _convert(key: str, text: str) -> Any:
-    kinds = {item.name: item.type for item in fields(NameServerConfig)}
-    kind, text = kinds[_names()[key]], text.strip()
-    try:
-        if kind == "int":
-            return int(text)
-        if kind == "bool":
-            return {"true": True, "false": False}[text.lower()]
-    except (ValueError, KeyError):
-        wanted = "a whole number" if kind == "int" else "true or false"
-        raise ConfigError(f"{key}={text}: expected {wanted}") from None
-    return text

@@ -18,13 +18,13 @@ from kourou.errors import ConfigError, KourouError
 from kourou.files import write_atomically
 from kourou.namesrv.config import NameServerConfig
 from kourou.namesrv.kv import ORDER_TOPIC_CONFIG, KvConfig
-from kourou.namesrv.registration import V4_9_4, DataVersion, decode_registration
 from kourou.namesrv.routes import UNIT_FLAG, UNIT_SUB_FLAG, BrokerIdentity, QueueData, RouteTable
 from kourou.properties_file import parse_properties
 from kourou.remoting import lenient_json
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection, Handler
+from kourou.remoting.registration import V4_9_4, DataVersion, decode_registration
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from kourou.clock import Clock
 from kourou.namesrv.config import NameServerConfig
-from kourou.namesrv.registration import PERM_READ, PERM_WRITE, DataVersion, Registration, TopicConfig
+from kourou.remoting.registration import PERM_READ, PERM_WRITE, DataVersion, Registration, TopicConfig
 
 log = logging.getLogger(__name__)
 

@@ -7,13 +7,13 @@ keys that change what this store does are listed; others in a file are left to w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from kourou.errors import ConfigError
+from kourou.java_config import convert_known
 from kourou.properties_file import read_properties_file
 
 
@@ -112,6 +112,7 @@ class MessageStoreConfig:
 
     # Role
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
+    ha_listen_port: int = 10912
     offset_check_in_slave: bool = False
     read_un_committed: bool = False
 
@@ -140,13 +141,7 @@ class MessageStoreConfig:
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], **overrides: Any) -> MessageStoreConfig:
         """A configuration of the keys in `properties` that concern the store."""
-        by_key = _fields_by_key()
-        values: dict[str, Any] = {}
-        for key, text in properties.items():
-            if key in by_key:
-                name, kind = by_key[key]
-                values[name] = _convert(key, text, kind)
-        return cls(**{**values, **overrides})
+        return cls(**{**convert_known(cls, properties), **overrides})
 
     @classmethod
     def load(cls, path: str | Path, **overrides: Any) -> MessageStoreConfig:
@@ -178,36 +173,3 @@ def parse_delay_levels(text: str) -> list[int]:
             raise ConfigError(f"messageDelayLevel has {item!r}: it takes numbers followed by s, m, h or d")
         delays.append(int(item[:-1]) * units[item[-1]])
     return delays
-
-
-@cache
-def _fields_by_key() -> dict[str, tuple[str, str]]:
-    found = {}
-    for item in fields(MessageStoreConfig):
-        head, *rest = item.name.split("_")
-        key = item.metadata.get("key") or head + "".join(part.capitalize() for part in rest)
-        found[key] = (item.name, str(item.type))
-    return found
-
-
-def _convert(key: str, text: str, kind: str) -> Any:
-    text = text.strip()
-    try:
-        match kind:
-            case "int":
-                return int(text)
-            case "bool":
-                return {"true": True, "false": False}[text.lower()]
-            case "FlushDiskType":
-                return FlushDiskType[text]
-            case "BrokerRole":
-                return BrokerRole[text]
-            case _:
-                return text
-    except (ValueError, KeyError):
-        wanted = {"int": "a whole number", "bool": "true or false"}.get(kind)
-        if wanted is None:
-            wanted = "one of " + ", ".join(
-                FlushDiskType.__members__ if "Flush" in kind else BrokerRole.__members__
-            )
-        raise ConfigError(f"{key}={text}: expected {wanted}") from None

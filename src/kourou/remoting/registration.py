@@ -34,8 +34,10 @@ V5_0_0 = 413
 # A body has at most 16 MiB; one that inflates to more than this is no list of topics.
 MAX_INFLATED_BYTES = 128 * 1024 * 1024
 
-PERM_READ = 4
+PERM_INHERIT = 1
 PERM_WRITE = 2
+PERM_READ = 4
+SINGLE_TAG = "SINGLE_TAG"
 
 
 class BadRegistrationError(KourouError):
@@ -73,6 +75,34 @@ class TopicConfig:
     topic_sys_flag: int = 0
     order: bool = False
     attributes: Mapping[str, str] = field(default_factory=dict)
+    topic_filter_type: str = SINGLE_TAG
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], name: str = "") -> TopicConfig:
+        """A topic of topics.json or of a body."""
+        return cls(
+            value.get("topicName") or name,
+            int(value.get("readQueueNums", 16)),
+            int(value.get("writeQueueNums", 16)),
+            int(value.get("perm", PERM_READ | PERM_WRITE)),
+            int(value.get("topicSysFlag", 0)),
+            bool(value.get("order", False)),
+            value.get("attributes") or {},
+            value.get("topicFilterType") or SINGLE_TAG,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The topic as topics.json and bodies have it."""
+        return {
+            "attributes": dict(self.attributes),
+            "order": self.order,
+            "perm": self.perm,
+            "readQueueNums": self.read_queue_nums,
+            "topicFilterType": self.topic_filter_type,
+            "topicName": self.name,
+            "topicSysFlag": self.topic_sys_flag,
+            "writeQueueNums": self.write_queue_nums,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +130,43 @@ def decode_registration(body: bytes | None, *, compressed: bool, version: int) -
         raise BadRegistrationError(f"Failed to decode RegisterBrokerBody: {error}") from error
 
 
+def encode_registration(registration: Registration, *, compressed: bool) -> bytes:
+    """The body for a registration, as brokers of this version send it."""
+    version = registration.data_version.to_json()
+    servers = registration.filter_servers or []
+    if not compressed:
+        wrapper = {
+            "dataVersion": version,
+            "mappingDataVersion": DataVersion().to_json(),
+            "topicConfigTable": {name: topic.to_json() for name, topic in registration.topics.items()},
+            "topicQueueMappingDetailMap": {},
+            "topicQueueMappingInfoMap": dict(registration.queue_mappings),
+        }
+        return lenient_json.dumps({"filterServerList": servers, "topicConfigSerializeWrapper": wrapper})
+    blocks: list[bytes | int] = [lenient_json.dumps(version), len(registration.topics)]
+    blocks += [_line_of_topic(topic) for topic in registration.topics.values()]
+    blocks += [lenient_json.dumps(servers), len(registration.queue_mappings)]
+    blocks += [lenient_json.dumps(info) for info in registration.queue_mappings.values()]
+    return zlib.compress(b"".join(_block(item) for item in blocks))
+
+
+def _block(item: bytes | int) -> bytes:
+    if isinstance(item, int):
+        return item.to_bytes(4, "big")
+    return len(item).to_bytes(4, "big") + item
+
+
+def _line_of_topic(topic: TopicConfig) -> bytes:
+    numbers = f"{topic.read_queue_nums} {topic.write_queue_nums} {topic.perm}"
+    attributes = lenient_json.dumps(dict(topic.attributes)).decode()
+    return f"{topic.name} {numbers} {topic.topic_filter_type} {attributes}".encode()
+
+
 def _from_wrapper(wrapper: Mapping[str, Any], filter_servers: list[str] | None) -> Registration:
     topics = {}
     for key, entry in (wrapper.get("topicConfigTable") or {}).items():
         name = entry.get("topicName") or key
-        topics[name] = TopicConfig(
-            name,
-            int(entry.get("readQueueNums", 16)),
-            int(entry.get("writeQueueNums", 16)),
-            int(entry.get("perm", PERM_READ | PERM_WRITE)),
-            int(entry.get("topicSysFlag", 0)),
-            bool(entry.get("order", False)),
-            entry.get("attributes") or {},
-        )
+        topics[name] = TopicConfig.from_json(entry, name)
     mappings = wrapper.get("topicQueueMappingInfoMap") or {}
     return Registration(
         DataVersion.from_json(wrapper.get("dataVersion") or {}),
@@ -142,12 +196,14 @@ def _from_compressed(body: bytes, version: int) -> Registration:
 
 
 def _topic_of_line(line: str) -> TopicConfig:
-    name, read_queues, write_queues, perm, _, *attributes = line.split(" ", 5)
+    name, read_queues, write_queues, perm, filter_type, *attributes = line.split(" ", 5)
     kept = {}
     if attributes and attributes[0]:
         with contextlib.suppress(ValueError):  # as Java: the topic is good without them
             kept = lenient_json.loads(attributes[0].encode())
-    return TopicConfig(name, int(read_queues), int(write_queues), int(perm), attributes=kept)
+    return TopicConfig(
+        name, int(read_queues), int(write_queues), int(perm), attributes=kept, topic_filter_type=filter_type
+    )
 
 
 def _mapping(info: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,160 @@
+"""BrokerConfig: Java's keys and defaults, read from the same broker.conf.
+
+Only keys that change what this broker does are listed, those of its store in MessageStoreConfig; others of a
+file (Java's threads and buffers) are kept and shown, so that tools see what they wrote.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kourou.java_config import convert_known, java_keys, to_properties
+from kourou.properties_file import read_properties_file
+from kourou.remoting.registration import PERM_READ, PERM_WRITE
+from kourou.store import MessageStoreConfig
+
+DEFAULT_PORT = 10911
+MASTER_ID = 0
+
+_HIDDEN = ("brokerConfigPath",)
+
+
+def local_address() -> str:
+    """An address of this machine that others can reach; 127.0.0.1 where there is no network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: the system only chooses an interface
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+@dataclass(slots=True, kw_only=True)
+class BrokerConfig:
+    """Who a broker is, where it listens, and what it lets its clients do."""
+
+    # Who and where
+    broker_cluster_name: str = "DefaultCluster"
+    broker_name: str = field(default_factory=lambda: socket.gethostname() or "DEFAULT_BROKER")
+    broker_id: int = MASTER_ID
+    broker_ip1: str = field(default_factory=local_address, metadata={"key": "brokerIP1"})
+    broker_ip2: str = field(default_factory=local_address, metadata={"key": "brokerIP2"})
+    bind_address: str = "0.0.0.0"
+    listen_port: int = DEFAULT_PORT
+    broker_config_path: str = ""  # the file that changes are written to
+
+    # Name servers
+    namesrv_addr: str = field(default_factory=lambda: os.environ.get("NAMESRV_ADDR", ""))
+    register_broker_timeout_mills: int = 24_000
+    register_name_server_period: int = 30_000
+    broker_not_active_timeout_millis: int = 10_000
+    compressed_register: bool = False
+    force_register: bool = True
+    enable_slave_acting_master: bool = False
+
+    # Topics and groups
+    broker_permission: int = PERM_READ | PERM_WRITE
+    default_topic_queue_nums: int = 8
+    auto_create_topic_enable: bool = True
+    auto_create_subscription_group: bool = True
+    cluster_topic_enable: bool = True
+    broker_topic_enable: bool = True
+    trace_topic_enable: bool = False
+    msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
+    revive_queue_num: int = 8
+    validate_system_topic_when_update_topic: bool = True
+    clear_retry_topic_when_delete_topic: bool = True
+    enable_create_sys_group: bool = True
+
+    # Sends
+    region_id: str = "DefaultRegion"
+    trace_on: bool = True
+    reject_transaction_message: bool = False
+    send_thread_pool_queue_capacity: int = 10_000  # sends that wait for the disk; Java's queue of sends
+    store_reply_message_enable: bool = True
+    start_accept_send_request_time_stamp: int = 0
+
+    # Pulls
+    long_polling_enable: bool = True
+    short_polling_time_mills: int = 1000
+    pull_thread_pool_queue_capacity: int = 100_000  # pulls that are held; Java's queue of pulls
+    lite_pull_message_enable: bool = True
+    slave_read_enable: bool = False
+    enable_property_filter: bool = False
+    filter_support_retry: bool = False
+    disable_consume_if_consumer_read_slowly: bool = False
+    consumer_fallbehind_threshold: int = 16 * 1024 * 1024 * 1024
+    use_server_side_reset_offset: bool = True
+
+    # Clients
+    notify_consumer_ids_changed_enable: bool = True
+    channel_expired_timeout: int = 120_000
+    subscription_expired_timeout: int = 600_000
+    enable_register_producer: bool = True
+    flush_consumer_offset_interval: int = 5000
+    consumer_offset_update_version_step: int = 500
+
+    # Administration
+    enable_detail_stat: bool = True
+    config_black_list: str = "configBlackList;brokerConfigPath"
+
+    store: MessageStoreConfig = field(default_factory=MessageStoreConfig)
+    others: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: str | Path, **overrides: Any) -> BrokerConfig:
+        """A configuration from a broker.conf, to which changes at run time are written, as Java's are."""
+        properties = read_properties_file(path)
+        properties["brokerConfigPath"] = str(Path(path).absolute())
+        return cls.from_properties(properties, **overrides)
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str], **overrides: Any) -> BrokerConfig:
+        """A configuration of the keys in `properties`; those nobody knows are kept."""
+        known = {*java_keys(cls), *java_keys(MessageStoreConfig)}
+        return cls(
+            **{
+                "store": MessageStoreConfig.from_properties(properties),
+                "others": {key: text for key, text in properties.items() if key not in known},
+                **convert_known(cls, properties),
+                **overrides,
+            }
+        )
+
+    def update(self, properties: Mapping[str, str]) -> None:
+        """Take new values of keys that are there, all of them or, where one is of no use, none."""
+        own, store = convert_known(BrokerConfig, properties), convert_known(MessageStoreConfig, properties)
+        for name, value in own.items():
+            setattr(self, name, value)
+        for name, value in store.items():
+            setattr(self.store, name, value)
+        self.others.update({key: text for key, text in properties.items() if key in self.others})
+
+    def forbids_update_of(self, key: str) -> bool:
+        """Whether a key may not be changed from outside."""
+        return key in {"configBlackList", *_HIDDEN, *self.config_black_list.split(";")}
+
+    def to_text(self) -> str:
+        """All keys and values, a line each, in the order of the keys."""
+        values = {**self.others, **to_properties(self.store), **to_properties(self)}
+        return "".join(f"{key}={value}\n" for key, value in sorted(values.items()) if key not in _HIDDEN)
+
+    @property
+    def address(self) -> str:
+        """Where clients find this broker, as the name server tells them."""
+        return f"{self.broker_ip1}:{self.listen_port}"
+
+    @property
+    def ha_address(self) -> str:
+        """Where slaves find this broker."""
+        return f"{self.broker_ip2}:{self.store.ha_listen_port}"
+
+    @property
+    def name_servers(self) -> list[str]:
+        """The addresses of the name servers."""
+        return [part.strip() for part in self.namesrv_addr.split(";") if part.strip()]

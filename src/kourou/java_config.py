@@ -1,0 +1,68 @@
+"""Configuration as Java has it: dataclasses whose fields are Java's keys in snake case.
+
+`brokerClusterName` is the field `broker_cluster_name`; where Java's spelling does not follow from that, the
+field says so: `field(default=…, metadata={"key": "brokerIP1"})`. Values are text in files and requests; the
+field's type says what they are: int, bool, str or an Enum by its names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from enum import Enum
+from typing import Any, get_type_hints
+
+from kourou.errors import ConfigError
+
+
+def java_keys(cls: type) -> dict[str, str]:
+    """Java's key -> name of the field, for the fields that are keys."""
+    kinds, found = get_type_hints(cls), {}
+    for item in fields(cls):
+        if _is_key(kinds[item.name]):
+            head, *rest = item.name.split("_")
+            key = item.metadata.get("key") or head + "".join(part.capitalize() for part in rest)
+            found[key] = item.name
+    return found
+
+
+def _is_key(kind: Any) -> bool:
+    return kind in (int, bool, str) or (isinstance(kind, type) and issubclass(kind, Enum))
+
+
+def convert_known(cls: type, properties: Mapping[str, str]) -> dict[str, Any]:
+    """Field -> value, of the keys that a class has. ConfigError where a value is of no use."""
+    kinds, names = get_type_hints(cls), java_keys(cls)
+    return {
+        names[key]: _convert(key, text.strip(), kinds[names[key]])
+        for key, text in properties.items()
+        if key in names
+    }
+
+
+def _convert(key: str, text: str, kind: Any) -> Any:
+    try:
+        if kind is int:
+            return int(text)
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        if kind is not str:
+            return kind[text]
+    except (ValueError, KeyError):
+        wanted = {int: "a whole number", bool: "true or false"}.get(kind)
+        if wanted is None:
+            wanted = "one of " + ", ".join(kind.__members__)
+        raise ConfigError(f"{key}={text}: expected {wanted}") from None
+    return text
+
+
+def to_properties(config: Any) -> dict[str, str]:
+    """Java's key -> value as text."""
+    found = {}
+    for key, name in java_keys(type(config)).items():
+        value = getattr(config, name)
+        if isinstance(value, bool):
+            found[key] = str(value).lower()
+        else:
+            found[key] = value.name if isinstance(value, Enum) else str(value)
+    return found
