@@ -1,4 +1,8 @@
-"""python -m benchmarks [NAME…] [--json]: run the benchmarks, all or those named."""
+"""python -m benchmarks [NAME…] [--json]: run the benchmarks, all or those named.
+
+`brokers`, which compares the broker with Java's, takes options when it is the only one:
+python -m benchmarks brokers --help
+"""
 
 from __future__ import annotations
 
@@ -9,31 +13,63 @@ import json
 import os
 import platform
 import sys
+from typing import Any
 
+from benchmarks import brokers
+from benchmarks.broker_processes import CannotRunError
 from benchmarks.common import Row, print_rows
 
 NAMES = ["append", "flush", "read", "scan", "recovery", "memory"]
+ALL_NAMES = [*NAMES, "brokers"]
+INTERRUPTED = 130
 
 
-def main() -> None:
-    """Run and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(NAMES)}; all by default")
+def main() -> int:
+    """Run and print; the exit status."""
+    try:
+        if sys.argv[1:2] == ["brokers"]:
+            return brokers.main(sys.argv[2:])
+        return _main()
+    except CannotRunError as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"any of {', '.join(ALL_NAMES)}; all by default"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     arguments = parser.parse_args()
-    unknown = set(arguments.names) - set(NAMES)
+    unknown = set(arguments.names) - set(ALL_NAMES)
     if unknown:
-        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(ALL_NAMES)}")
+    names = arguments.names or ALL_NAMES
     rows: list[Row] = []
-    for name in arguments.names or NAMES:
-        print(f"{name} …", file=sys.stderr, flush=True)
-        rows += importlib.import_module(f"benchmarks.{name}").run()
-    if arguments.json:
-        machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
-        print(json.dumps({"machine": machine, "rows": [dataclasses.asdict(row) for row in rows]}, indent=2))
-    else:
+    for name in names:
+        if name != "brokers":
+            print(f"{name} …", file=sys.stderr, flush=True)
+            rows += importlib.import_module(f"benchmarks.{name}").run()
+    if not arguments.json:
         print_rows(rows)
+        return brokers.main([]) if "brokers" in names else 0
+    machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
+    document: dict[str, Any] = {"machine": machine, "rows": [dataclasses.asdict(row) for row in rows]}
+    failed = False
+    if "brokers" in names:
+        options = brokers.default_options()
+        results = brokers.run(options)
+        document["brokers"] = brokers.as_json(options, results, brokers.all_lines(options, results))
+        failed = bool(results.failures)
+    print(json.dumps(document, indent=2))
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -3,3 +3,8 @@
 A request comes in over `remoting`, its handler (broker.handlers) reads its header and answers from the tables
 of this package (topics, groups, offsets, clients, locks) or from the store. One thread owns all of it.
 """
+
+from kourou.broker.config import BrokerConfig
+from kourou.broker.server import Broker
+
+__all__ = ["Broker", "BrokerConfig"]

@@ -96,11 +96,13 @@ class BrokerConfig:
     channel_expired_timeout: int = 120_000
     subscription_expired_timeout: int = 600_000
     enable_register_producer: bool = True
+    reject_pull_consumer_enable: bool = False
     flush_consumer_offset_interval: int = 5000
     consumer_offset_update_version_step: int = 500
 
     # Administration
     enable_detail_stat: bool = True
+    enable_lmq_stats: bool = False
     config_black_list: str = "configBlackList;brokerConfigPath"
 
     store: MessageStoreConfig = field(default_factory=MessageStoreConfig)

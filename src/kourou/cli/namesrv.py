@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-import signal
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from kourou.cli.serve import run, set_up_logging, stop_event
 
 if TYPE_CHECKING:
     from kourou.namesrv import NameServerConfig
@@ -34,6 +31,10 @@ def namesrv(
         str | None,
         typer.Option(help="The address to listen on, before bindAddress of the file (0.0.0.0)."),
     ] = None,
+    log_file: Annotated[
+        Path | None,
+        typer.Option(help="Where to log, one JSON object a line; warnings go to the terminal in any case."),
+    ] = None,
 ) -> None:
     """Run a name server until Ctrl-C or SIGTERM."""
     from kourou.namesrv import NameServerConfig
@@ -43,27 +44,14 @@ def namesrv(
         config.listen_port = port
     if host is not None:
         config.bind_address = host
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    set_up_logging(log_file)
     run(_serve(config))
-
-
-def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a server's main coroutine, on uvloop where it exists."""
-    loop_factory = None
-    with contextlib.suppress(ImportError):
-        import uvloop
-
-        loop_factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(main)
 
 
 async def _serve(config: NameServerConfig) -> None:
     from kourou.namesrv import NameServer
 
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop = stop_event()
     server = NameServer(config)
     await server.start()
     typer.echo(f"listening on {config.bind_address}:{server.port}")

@@ -15,8 +15,11 @@ _IPV6 = struct.Struct(">16si")
 
 @lru_cache(maxsize=4096)  # a broker packs the same few addresses for every message
 def pack_host(ip: str, port: int) -> bytes:
-    """The bytes of an address given as text."""
-    return ipaddress.ip_address(ip).packed + port.to_bytes(4, "big")
+    """The bytes of an address given as text; IPv4 that came over an IPv6 socket is IPv4."""
+    address = ipaddress.ip_address(ip)
+    if address.version == 6 and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    return address.packed + port.to_bytes(4, "big")
 
 
 @lru_cache(maxsize=4096)

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -41,6 +42,7 @@ JSON = 0
 ROCKETMQ = 1
 
 VERSION = 513  # MQVersion.V5_5_0, what a server of this version says
+LANGUAGE = "PYTHON"
 RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
 
@@ -94,7 +96,7 @@ class RemotingCommand:
         remark: str | None = None,
         opaque: int | None = None,
         flag: int = 0,
-        language: str = "PYTHON",
+        language: str = LANGUAGE,
         version: int = VERSION,
         serialize_type: int = JSON,
     ) -> None:
@@ -145,7 +147,7 @@ class RemotingCommand:
         answer.remark = remark
         answer.opaque = self.opaque
         answer.flag = RESPONSE_FLAG
-        answer.language = "PYTHON"
+        answer.language = LANGUAGE
         answer.version = VERSION
         answer.serialize_type = self.serialize_type
         return answer
@@ -153,11 +155,9 @@ class RemotingCommand:
     def encode(self) -> bytes:
         """The whole frame."""
         header = self.encode_header()
-        body = self.body
-        if body is None:
-            return _FRAME_HEAD.pack(4 + len(header), self.serialize_type << 24 | len(header)) + header
-        head = _FRAME_HEAD.pack(4 + len(header) + len(body), self.serialize_type << 24 | len(header))
-        return b"".join((head, header, body))
+        if self.body is None:
+            return frame(self.serialize_type, header)
+        return frame(self.serialize_type, header, (self.body,), len(self.body))
 
     def encode_header(self) -> bytes:
         """The header alone, in the form of this command."""
@@ -195,9 +195,18 @@ class RemotingCommand:
         return b"".join((head, remark, _INT.pack(len(joined)), joined))
 
 
-def decode(frame: bytes | memoryview) -> RemotingCommand:
+def frame(
+    serialize_type: int, header: bytes, body: Sequence[bytes | memoryview] = (), body_length: int = 0
+) -> bytes:
+    """A frame of a header and the pieces of a body."""
+    length = len(header)
+    head = _FRAME_HEAD.pack(4 + length + body_length, serialize_type << 24 | length)
+    return b"".join((head, header, *body)) if body_length else head + header
+
+
+def decode(data: bytes | memoryview) -> RemotingCommand:
     """The command of a frame, given without its first four bytes."""
-    view = memoryview(frame)
+    view = memoryview(data)
     if len(view) < 4:
         raise BadFrameError(f"frame of {len(view)} bytes has no header")
     word = int.from_bytes(view[:4], "big")

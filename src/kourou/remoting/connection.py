@@ -11,6 +11,7 @@ does not read what it is sent, nothing more is read from it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import struct
 import time
@@ -18,12 +19,15 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from kourou.errors import KourouError
+from kourou.message.host import pack_host
 from kourou.remoting.codes import ResponseCode
 from kourou.remoting.command import MAX_FRAME_BYTES, ONEWAY_FLAG, BadFrameError, RemotingCommand, decode
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[["Connection", RemotingCommand], RemotingCommand | None]
+# A response, the frame of one, or None if it is sent later or never.
+Answer = RemotingCommand | bytes | None
+Handler = Callable[["Connection", RemotingCommand], Answer]
 
 _LENGTH = struct.Struct(">i")
 
@@ -57,6 +61,7 @@ class Connection(asyncio.Protocol):
         self._out: list[bytes] | None = None  # answers of the read that is being handled
         self._calls: dict[int, asyncio.Future[RemotingCommand]] = {}
         self.peer = ""  # ip:port
+        self.peer_host = b""  # the same, as records have it
         self.last_seen = time.monotonic()
 
     # asyncio.Protocol
@@ -66,6 +71,8 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
         host, port = (self._transport.get_extra_info("peername") or ("unknown", 0))[:2]
         self.peer = f"{host}:{port}"
+        with contextlib.suppress(ValueError):  # a scope in an IPv6 address is left out
+            self.peer_host = pack_host(host.partition("%")[0], port)
         if self._on_open is not None:
             self._on_open(self)
 
@@ -113,7 +120,7 @@ class Connection(asyncio.Protocol):
             bad = error
         self._out = None
         if out and self._transport is not None:
-            self._transport.write(b"".join(out))
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         if bad is not None:
             log.warning("closing the connection of %s: %s", self.peer, bad)
             self.close()
@@ -130,20 +137,26 @@ class Connection(asyncio.Protocol):
             return
         handler = self._handlers.get(command.code)
         if handler is None:
-            response: RemotingCommand | None = command.response(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {command.code} not supported"
-            )
+            remark = f" request type {command.code} not supported"
+            if not command.is_oneway:
+                self.send(command.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
+            return
+        self.answer(command, handler)
+
+    def answer(self, command: RemotingCommand, handler: Handler) -> None:
+        """Have a request handled, and send what its handler returns, or the error that it raises. Hot."""
+        try:
+            response = handler(self, command)
+        except KourouError as error:
+            response = command.response(error.response_code, remark=str(error))
+        except Exception as error:
+            log.exception("request %s of %s failed", command, self.peer)
+            response = command.response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+        if response is None or command.flag & ONEWAY_FLAG:
+            return
+        if response.__class__ is bytes and self._out is not None:
+            self._out.append(response)
         else:
-            try:
-                response = handler(self, command)
-            except KourouError as error:
-                response = command.response(error.response_code, remark=str(error))
-            except Exception as error:
-                log.exception("request %s of %s failed", command, self.peer)
-                response = command.response(
-                    ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}"
-                )
-        if response is not None and not command.is_oneway:
             self.send(response)
 
     # What others do with a connection
@@ -153,12 +166,13 @@ class Connection(asyncio.Protocol):
         """Whether it stands."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def send(self, command: RemotingCommand) -> None:
+    def send(self, command: RemotingCommand | bytes) -> None:
         """Send a request that nobody waits for, or an answer."""
+        data = command if isinstance(command, bytes) else command.encode()
         if self._out is not None:
-            self._out.append(command.encode())
+            self._out.append(data)
         elif self._transport is not None:
-            self._transport.write(command.encode())
+            self._transport.write(data)
 
     def send_oneway(self, request: RemotingCommand) -> None:
         """Send a request that nobody answers."""

@@ -115,6 +115,39 @@ class InnerMessage:
         self.reconsume_times = reconsume_times
         self.prepared_transaction_offset = prepared_transaction_offset
 
+    @classmethod
+    def of_request(
+        cls,
+        topic: str,
+        queue_id: int,
+        body: bytes | memoryview,
+        properties_raw: str,
+        properties: dict[str, str],
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        store_host: bytes,
+    ) -> InnerMessage:
+        """A first send of a plain message, both forms of whose properties are there. Hot: no keywords."""
+        message = cls.__new__(cls)
+        message.topic = topic
+        message.queue_id = queue_id
+        message.body = body
+        message.properties_raw = properties_raw
+        message._properties = properties
+        message.flag = 0
+        if len(born_host) == 20:
+            sys_flag |= sysflag.BORN_HOST_V6
+        if len(store_host) == 20:
+            sys_flag |= sysflag.STORE_HOST_V6
+        message.sys_flag = sys_flag
+        message.born_timestamp = born_timestamp
+        message.born_host = born_host
+        message.store_host = store_host
+        message.reconsume_times = 0
+        message.prepared_transaction_offset = 0
+        return message
+
     @property
     def properties(self) -> dict[str, str]:
         """The properties by name."""

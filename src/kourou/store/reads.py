@@ -57,7 +57,7 @@ def get_message(
     if offset > high:
         return _none(store, GetMessageStatus.OFFSET_OVERFLOW_BADLY, offset, high, low, high)
     max_size = min(max(max_size, 100), MAX_PULL_SIZE)
-    memory = physical_memory_bytes() * store.config.access_message_in_memory_max_ratio // 100
+    memory = memory_bytes(store)
     if message_filter is None and queue.__class__ is ConsumeQueue and queue.ext is None:
         result = _get_plain(store, queue, offset, max_count, max_size, memory)
     else:
@@ -70,6 +70,11 @@ def get_message(
     else:
         stats.get_missed += 1
     return result
+
+
+def memory_bytes(store: MessageStore) -> int:
+    """How much of the log is taken to be in memory."""
+    return physical_memory_bytes() * store.config.access_message_in_memory_max_ratio // 100
 
 
 def _get_plain(

@@ -1,0 +1,31 @@
+"""What each request asks of a broker: one function a request code (Java's processors).
+
+A handler is `f(broker, connection, request)`; it reads its header, answers from the tables or the store, and
+returns the response, or None if it answers later (`Broker.answer_later`). Each module has its own in
+HANDLERS. Sends and pulls, the hot ones, are in `broker.send` and `broker.pull`.
+
+Where Java's response has a header of its own, extFields are there even if empty; otherwise they are not.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kourou.broker.handlers import admin, clients, groups, offsets, queries, statistics, topics
+from kourou.remoting.connection import Handler
+
+if TYPE_CHECKING:
+    from kourou.broker.server import Broker
+
+MODULES = (queries, clients, offsets, topics, groups, statistics, admin)
+
+
+def make_handlers(broker: Broker) -> dict[int, Handler]:
+    """The handlers by request code."""
+    handlers: dict[int, Handler] = {}
+    for module in MODULES:
+        for code, handler in module.HANDLERS.items():
+            assert int(code) not in handlers, code
+            handlers[int(code)] = partial(handler, broker)
+    return {**handlers, **broker.sender.handlers(), **broker.puller.handlers()}

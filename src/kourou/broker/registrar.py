@@ -1,0 +1,128 @@
+"""Registrar: tells every name server that this broker lives and which topics it has (BrokerOuterAPI).
+
+All topics at the start and every 30 s; the topics that changed as soon as they change. Name servers are
+told side by side, and one that does not answer holds up nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from typing import TYPE_CHECKING
+
+from kourou.errors import KourouError
+from kourou.remoting import lenient_json
+from kourou.remoting.codes import RequestCode, ResponseCode
+from kourou.remoting.command import RemotingCommand
+from kourou.remoting.registration import PERM_READ, PERM_WRITE, Registration, TopicConfig, encode_registration
+
+if TYPE_CHECKING:
+    from kourou.broker.server import Broker
+
+log = logging.getLogger(__name__)
+
+UNREGISTER_TIMEOUT_S = 3.0
+_MIN_PERIOD_MS, _MAX_PERIOD_MS = 10_000, 60_000  # Java's bounds of registerNameServerPeriod
+
+
+class Registrar:
+    """One broker's standing at its name servers."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._changed: set[str] = set()
+        self._unreachable: set[str] = set()  # those whose absence was logged
+
+    def topic_changed(self, names: set[str]) -> None:
+        """Topics to tell of with the next `register_changed`."""
+        self._changed |= names
+
+    async def run(self) -> None:
+        """Register now and then every period."""
+        while True:
+            await self.register_all()
+            period = self._broker.config.register_name_server_period
+            await asyncio.sleep(min(max(period, _MIN_PERIOD_MS), _MAX_PERIOD_MS) / 1000)
+
+    async def register_all(self) -> None:
+        """Tell all name servers of all topics."""
+        self._changed.clear()
+        await self._register(dict(self._broker.topics.topics))
+
+    async def register_changed(self) -> None:
+        """Tell all name servers of the topics that changed since the last time."""
+        changed, self._changed = self._changed, set()
+        topics = self._broker.topics.topics
+        await self._register({name: topics[name] for name in changed if name in topics})
+
+    async def _register(self, topics: dict[str, TopicConfig]) -> None:
+        servers = self._broker.config.name_servers
+        if not servers:
+            return
+        permission = self._broker.config.broker_permission
+        if permission & (PERM_READ | PERM_WRITE) != PERM_READ | PERM_WRITE:
+            topics = {name: _restricted(topic, permission) for name, topic in topics.items()}
+        registration = Registration(self._broker.topics.data_version, topics, filter_servers=[])
+        body = encode_registration(registration, compressed=self._broker.config.compressed_register)
+        await asyncio.gather(*(self._register_at(server, body) for server in servers))
+
+    async def _register_at(self, server: str, body: bytes) -> None:
+        config = self._broker.config
+        fields = self._identity() | {
+            "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+            "compressed": str(config.compressed_register).lower(),
+            "enableActingMaster": str(config.enable_slave_acting_master).lower(),
+            "haServerAddr": config.ha_address,
+        }
+        if config.enable_slave_acting_master:
+            fields["heartbeatTimeoutMillis"] = str(config.broker_not_active_timeout_millis)
+        request = RemotingCommand(RequestCode.REGISTER_BROKER, fields, body)
+        try:
+            answer = await self._broker.client.call(
+                server, request, config.register_broker_timeout_mills / 1000
+            )
+        except KourouError as error:
+            if server not in self._unreachable:
+                log.warning("not registered at name server %s, which is tried again: %s", server, error)
+            self._unreachable.add(server)
+            return
+        if answer.code != ResponseCode.SUCCESS:
+            log.warning("name server %s refused the registration: %s %s", server, answer.code, answer.remark)
+            return
+        if server in self._unreachable:
+            log.warning("registered at name server %s again", server)
+            self._unreachable.discard(server)
+        if answer.body:
+            table = lenient_json.loads(answer.body).get("table") or {}
+            self._broker.topics.update_order(table)
+
+    async def unregister(self) -> None:
+        """Tell all name servers that this broker leaves."""
+        requests = [
+            self._broker.client.call(
+                server,
+                RemotingCommand(RequestCode.UNREGISTER_BROKER, self._identity()),
+                UNREGISTER_TIMEOUT_S,
+            )
+            for server in self._broker.config.name_servers
+        ]
+        for outcome in await asyncio.gather(*requests, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                log.info("a name server was not told that this broker leaves: %s", outcome)
+
+    def _identity(self) -> dict[str, str]:
+        config = self._broker.config
+        return {
+            "brokerAddr": config.address,
+            "brokerId": str(config.broker_id),
+            "brokerName": config.broker_name,
+            "clusterName": config.broker_cluster_name,
+        }
+
+
+def _restricted(topic: TopicConfig, permission: int) -> TopicConfig:
+    """A topic of a broker that does not take or give messages."""
+    values = topic.to_json()
+    values["perm"] = topic.perm & permission
+    return TopicConfig.from_json(values)

@@ -1,0 +1,154 @@
+"""DelayService: messages that come later, by delay level (ScheduleMessageService).
+
+A message with a delay level lies in the queue of its level in SCHEDULE_TOPIC_XXXX; its tags code there is the
+time of delivery, and its own topic and queue are properties. All messages of a level wait equally long, so
+the first of each queue is always the next due: one timer a level, set for that one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from kourou.broker.versions import next_version
+from kourou.errors import CorruptRecordError
+from kourou.message import properties as names
+from kourou.message.codec import decode
+from kourou.message.properties import encode_properties
+from kourou.remoting import lenient_json
+from kourou.remoting.registration import DataVersion
+from kourou.store.config import parse_delay_levels
+from kourou.store.dispatch import SCHEDULE_TOPIC
+from kourou.store.put import InnerMessage
+from kourou.store.status import PutMessageStatus
+
+if TYPE_CHECKING:
+    from kourou.broker.server import Broker
+
+log = logging.getLogger(__name__)
+
+MAX_A_TURN = 256  # messages of a level delivered before others have their turn
+RETRY_S = 0.1  # until a message that the store did not take is tried again
+VERSION_STEP = 200  # offsets between two data versions, Java's delayOffsetUpdateVersionStep
+
+
+class DelayService:
+    """The levels, how far each is delivered, and their timers."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.delays_ms = parse_delay_levels(broker.config.store.message_delay_level)
+        self.offsets: dict[int, int] = {}
+        self.data_version = DataVersion()
+        self.dirty = False
+        self._moves = 0
+        self._timers: dict[int, asyncio.TimerHandle | asyncio.Handle] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # State, in config/delayOffset.json
+
+    def encode(self) -> bytes:
+        """The state as Java's file has it."""
+        return lenient_json.dumps(
+            {"dataVersion": self.data_version.to_json(), "offsetTable": dict(sorted(self.offsets.items()))}
+        )
+
+    def decode(self, value: Any) -> None:
+        """Take the state of a file."""
+        self.offsets = {int(level): int(offset) for level, offset in (value.get("offsetTable") or {}).items()}
+        self.data_version = DataVersion.from_json(value.get("dataVersion") or {})
+
+    # Messages that come
+
+    def divert(self, message: InnerMessage) -> None:
+        """Send a message with a delay level to the queue of its level."""
+        level = min(int(message.properties[names.DELAY_TIME_LEVEL]), len(self.delays_ms))
+        message.properties[names.DELAY_TIME_LEVEL] = str(level)
+        message.properties[names.REAL_TOPIC] = message.topic
+        message.properties[names.REAL_QUEUE_ID] = str(message.queue_id)
+        message.properties_raw = encode_properties(message.properties)
+        message.topic = SCHEDULE_TOPIC
+        message.queue_id = level - 1
+
+    def arrived(self, level: int) -> None:
+        """A message came to a level: if it is the first there, its timer is set."""
+        if level not in self._timers:
+            self._deliver(level)
+
+    # Delivery
+
+    def start(self) -> None:
+        """Deliver what is due, and set the timers."""
+        self._loop = asyncio.get_running_loop()
+        for level in range(1, len(self.delays_ms) + 1):
+            self.offsets.setdefault(level, 0)
+            self._deliver(level)
+
+    def stop(self) -> None:
+        """Deliver nothing more."""
+        self._loop = None
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _deliver(self, level: int) -> None:
+        self._timers.pop(level, None)
+        loop = self._loop
+        if loop is None:
+            return
+        store = self._broker.store
+        queue = store.queues.get(SCHEDULE_TOPIC, level - 1)
+        if queue is None:
+            return
+        if not queue.min_offset <= self.offsets[level] <= queue.max_offset:
+            corrected = min(max(self.offsets[level], queue.min_offset), queue.max_offset)
+            log.warning("delay level %d was at %d and goes on at %d", level, self.offsets[level], corrected)
+            self._move(level, corrected)
+        now_ms = self._broker.clock.now_ms()
+        for number, entry in enumerate(queue.iterate(self.offsets[level])):
+            if number >= MAX_A_TURN:
+                self._timers[level] = loop.call_soon(self._deliver, level)
+                return
+            # A clock that was set back must not make messages wait longer than their level says.
+            wait_ms = min(entry.tags_code - now_ms, self.delays_ms[level - 1])
+            if wait_ms > 0:
+                self._timers[level] = loop.call_later(wait_ms / 1000, self._deliver, level)
+                return
+            if not self._deliver_one(entry.physical_offset, entry.size):
+                self._timers[level] = loop.call_later(RETRY_S, self._deliver, level)
+                return
+            self._move(level, entry.queue_offset + 1)
+
+    def _deliver_one(self, physical_offset: int, size: int) -> bool:
+        record = self._broker.store.commit_log.message(physical_offset, size)
+        if record is None:
+            return True  # its file is gone
+        try:
+            found = decode(record, copy_body=False)
+        except CorruptRecordError as error:
+            log.error("a delayed message at %d cannot be read and is left out: %s", physical_offset, error)
+            return True
+        topic = found.properties.get(names.REAL_TOPIC)
+        queue_id = found.properties.get(names.REAL_QUEUE_ID, "")
+        if not topic or not queue_id.isdecimal():
+            log.error("a delayed message at %d has no topic to go to and is left out", physical_offset)
+            return True
+        message = InnerMessage(
+            topic, int(queue_id), found.body, found.properties, flag=found.flag, sys_flag=found.sys_flag,
+            born_timestamp=found.born_timestamp, born_host=found.born_host, store_host=found.store_host,
+            reconsume_times=found.reconsume_times,
+        )  # fmt: skip
+        result = self._broker.store.put_message(message)
+        self._broker.has_put()
+        if result.status is not PutMessageStatus.PUT_OK:
+            log.warning("a delayed message for %s waits on: %s %s", topic, result.status.name, result.reason)
+            return False
+        return True
+
+    def _move(self, level: int, offset: int) -> None:
+        self.offsets[level] = offset
+        self.dirty = True
+        self._moves += 1
+        if self._moves % VERSION_STEP == 0:
+            self.data_version = next_version(self.data_version, self._broker.clock.now_ms())

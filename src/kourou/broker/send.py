@@ -1,0 +1,604 @@
+"""Sends: a message comes in, is checked, gets the broker's properties and goes to the store.
+
+The hot path is `send_v2` for one plain message: it reads the fields it needs by name, takes what the checks
+of its topic found from a cache, and answers with a header put together from a template. Everything that
+is rarer (batches, retries, delays, the long header) goes through `_send`, in the order of Java's
+SendMessageProcessor.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kourou.broker.names import DLQ_PREFIX, RETRY_PREFIX, check_topic_name, is_send_forbidden
+from kourou.broker.stats import TopicStats
+from kourou.errors import BadMessageError, KourouError
+from kourou.message import properties as names
+from kourou.message import sysflag
+from kourou.message.batch import iter_batch
+from kourou.message.host import pack_host
+from kourou.message.ids import UniqueIdGenerator
+from kourou.message.properties import decode_properties, encode_properties
+from kourou.remoting.codes import RequestCode, ResponseCode
+from kourou.remoting.command import JSON, RemotingCommand, frame
+from kourou.remoting.connection import Answer, CallTimeoutError, Connection, ConnectionLostError
+from kourou.remoting.header import BadRequestError
+from kourou.remoting.headers import ConsumerSendMsgBack, ReplyMessage, SendMessage
+from kourou.remoting.registration import PERM_READ, PERM_WRITE, TopicConfig
+from kourou.store.put import InnerMessage
+from kourou.store.status import PutMessageResult, PutMessageStatus
+
+if TYPE_CHECKING:
+    from kourou.broker.server import Broker
+
+log = logging.getLogger(__name__)
+
+DLQ_QUEUES = 1
+UNIT_FLAG, UNIT_SUB_FLAG = 1, 2  # of a topic's sysFlag
+V3_4_9 = 121  # clients since then say themselves how often a message may be retried
+
+MAX_INT = 0x7FFFFFFF
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
+
+PUT_OK = PutMessageStatus.PUT_OK
+
+# A message with one of these is not plain: it is kept elsewhere first, or the broker's own property is in it.
+_NOT_PLAIN = frozenset(
+    (
+        names.TRANSACTION_PREPARED, names.DELAY_TIME_LEVEL, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS,
+        names.TIMER_DELIVER_MS, names.POP_CK, names.PRIORITY, names.LITE_TOPIC, names.MSG_REGION,
+        names.TRACE_SWITCH, names.CLUSTER,
+    )
+)  # fmt: skip
+_TIMER = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
+
+# Names of the short header, in the order of the long one.
+_V2 = {
+    "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId",
+    "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes",
+    "k": "unitMode", "l": "maxReconsumeTimes", "m": "batch",
+}  # fmt: skip
+
+_FAILURES = {
+    PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: ResponseCode.SYSTEM_ERROR,
+    PutMessageStatus.CREATE_MAPPED_FILE_FAILED: ResponseCode.SYSTEM_ERROR,
+    PutMessageStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+    PutMessageStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    PutMessageStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
+    PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED: ResponseCode.LMQ_QUOTA_EXCEEDED,
+    PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+}
+_STORED = {
+    PUT_OK: ResponseCode.SUCCESS,
+    PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutMessageStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+}
+
+
+class SendRefusedError(KourouError):
+    """A message that is not taken, with the response code that says why."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(remark)
+        self.response_code = int(code)
+
+
+class _Target:
+    """What the checks of a topic found. Hot: looked up for each message, made anew when topics change."""
+
+    __slots__ = ("config", "is_plain", "puts", "queues", "sys_flag")
+
+    def __init__(self, config: TopicConfig, is_batch: bool, stats: TopicStats) -> None:
+        self.config = config
+        self.queues = max(config.read_queue_nums, config.write_queue_nums)
+        self.puts = [stats.queue(queue_id) for queue_id in range(self.queues)]
+        self.sys_flag = sysflag.MULTI_TAGS if config.topic_filter_type == "MULTI_TAG" else 0
+        compacted = config.attributes.get("cleanup.policy") == "COMPACTION"
+        self.is_plain = not (is_batch or compacted or config.name.startswith(RETRY_PREFIX))
+
+
+class MessageSender:
+    """What the requests that bring messages do."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._put = broker.store.put_message
+        self._targets: dict[str, _Target] = {}
+        self._unique_id = UniqueIdGenerator(broker.config.broker_ip1)
+        self.waiting = 0  # sends that are not answered yet
+        self._stopping = False
+        self.configure()
+
+    def handlers(self) -> dict[int, Callable[[Connection, RemotingCommand], Answer]]:
+        """By request code."""
+        return {
+            RequestCode.SEND_MESSAGE: self.send,
+            RequestCode.SEND_MESSAGE_V2: self.send_v2,
+            RequestCode.SEND_BATCH_MESSAGE: self.send,
+            RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back,
+            RequestCode.SEND_REPLY_MESSAGE: self.reply,
+            RequestCode.SEND_REPLY_MESSAGE_V2: self.reply,
+        }
+
+    def configure(self) -> None:
+        """Take what is needed of the configuration; again after it changed."""
+        config = self._broker.config
+        self._store_host = pack_host(config.broker_ip1, config.listen_port)
+        self._always_waits = config.store.sync_flush or config.store.broker_role.name == "SYNC_MASTER"
+        added = {
+            names.MSG_REGION: config.region_id,
+            names.TRACE_SWITCH: str(config.trace_on).lower(),
+            names.CLUSTER: config.broker_cluster_name,
+        }
+        self._added = added
+        self._added_raw = encode_properties(added)
+        self._answer_fields = {key: added[key] for key in (names.MSG_REGION, names.TRACE_SWITCH)}
+        self._template = self._make_template()
+        self._targets.clear()
+
+    def stop(self) -> None:
+        """Take no more messages."""
+        self._stopping = self._always_waits = True
+
+    def topics_changed(self) -> None:
+        """Have topics checked again."""
+        self._targets.clear()
+
+    # Requests
+
+    def send_v2(self, connection: Connection, request: RemotingCommand) -> Answer:
+        """SEND_MESSAGE_V2. Hot: every microsecond here is one of every message."""
+        fields = request.ext_fields
+        body = request.body
+        try:
+            target = self._targets[fields["b"]]
+            queue_id = int(fields["e"])
+            born_timestamp = int(fields["g"])
+            raw = fields["i"]
+            is_plain = (
+                target.is_plain
+                and fields["f"] == fields["h"] == "0"
+                and fields.get("j", "0") == "0"
+                and fields.get("m") != "true"
+                and body is not None
+                and 0 <= queue_id < target.queues
+                and 0 <= born_timestamp < 1 << 63
+                and not self._always_waits
+            )
+        except (KeyError, ValueError):
+            is_plain = False
+        if not is_plain:
+            return self.send(connection, request)
+        properties = decode_properties(raw)
+        unique_id = properties.get("UNIQ_KEY", "")
+        if (
+            len(properties) != raw.count("\x02")
+            or raw[-1:] != "\x02"
+            or not _NOT_PLAIN.isdisjoint(properties)
+            or not (unique_id.isalnum() and unique_id.isascii())
+        ):
+            return self.send(connection, request)
+        assert body is not None
+        properties.update(self._added)
+        message = InnerMessage.of_request(
+            target.config.name, queue_id, body, raw + self._added_raw, properties, target.sys_flag,
+            born_timestamp, connection.peer_host, self._store_host,
+        )  # fmt: skip
+        result = self._put(message)
+        self._broker.has_put()
+        if result.status is PUT_OK and request.serialize_type == JSON:
+            puts = target.puts[queue_id]
+            puts.messages += 1
+            puts.calls += 1
+            puts.size_bytes += result.wrote_bytes
+            header = self._template % (
+                result.physical_offset, queue_id, result.queue_offset, unique_id.encode(), request.opaque
+            )  # fmt: skip
+            return frame(JSON, header)
+        return self._answer(request, message, result, queue_id)
+
+    def send(self, connection: Connection, request: RemotingCommand) -> Answer:
+        """SEND_MESSAGE, SEND_BATCH_MESSAGE, and what of SEND_MESSAGE_V2 is not plain."""
+        header = _read_header(request)
+        try:
+            return self._send(connection, request, header)
+        except SendRefusedError as refused:
+            return request.response(refused.response_code, dict(self._answer_fields), remark=str(refused))
+
+    def _send(self, connection: Connection, request: RemotingCommand, header: SendMessage) -> Answer:
+        if request.body is None:
+            raise BadMessageError("the request has no body")
+        if self._stopping:
+            raise SendRefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down")
+        if self.waiting >= self._broker.config.send_thread_pool_queue_capacity:
+            raise SendRefusedError(ResponseCode.SYSTEM_BUSY, BUSY)
+        target = self._admit(connection, header)
+        properties = decode_properties(header.properties)
+        properties.pop(names.POP_CK, None)
+        is_batch = header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
+        if not is_batch and not properties.get(names.UNIQ_KEY):
+            properties[names.UNIQ_KEY] = self._unique_id()
+        config, queue_id = target.config, header.queue_id
+        if queue_id < 0:
+            queue_id = random.randrange(max(config.write_queue_nums, 1))
+        topic = config.name
+        if topic.startswith(RETRY_PREFIX):
+            if is_batch:
+                raise SendRefusedError(
+                    ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}"
+                )
+            topic, queue_id = self._retry_or_dead_letter(request, header, topic, queue_id, properties)
+        if not is_batch:
+            queue_id = self._apply_properties(config, properties, topic, queue_id)
+        properties.update(self._added)
+        message = InnerMessage(
+            topic, queue_id, request.body, properties, flag=_int32("flag", header.flag),
+            sys_flag=_int32("sysFlag", header.sys_flag) & ~sysflag.TRANSACTION_MASK | target.sys_flag,
+            born_timestamp=header.born_timestamp, born_host=connection.peer_host, store_host=self._store_host,
+            reconsume_times=_int32("reconsumeTimes", header.reconsume_times),
+        )  # fmt: skip
+        if is_batch:
+            result, batch_id = self._put_batch(message, properties)
+        else:
+            result, batch_id = self._broker.put(message), None
+        # A delayed message lies in another queue; its sender is told the one it asked for.
+        return self._answer_when_stored(connection, request, message, result, queue_id, batch_id)
+
+    def _put_batch(
+        self, message: InnerMessage, properties: dict[str, str]
+    ) -> tuple[PutMessageResult, str | None]:
+        unique_id = properties.get(names.UNIQ_KEY)
+        if not (self._broker.topics.is_batch_topic(message.topic) and unique_id):
+            result = self._broker.store.put_messages(message)
+            self._broker.has_put()
+            return result, None
+        message.sys_flag |= sysflag.NEED_UNWRAP | sysflag.INNER_BATCH
+        message.set_property(names.INNER_NUM, str(sum(1 for _ in iter_batch(message.body))))
+        return self._broker.put(message), unique_id
+
+    def _admit(self, connection: Connection, header: SendMessage) -> _Target:
+        """The checks of AbstractSendMessageProcessor.msgCheck, which make a topic where that is allowed."""
+        broker, config = self._broker, self._broker.config
+        start = config.start_accept_send_request_time_stamp
+        if start and broker.clock.now_ms() < start:
+            until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(start / 1000))
+            raise SendRefusedError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {until}")
+        topic = header.topic
+        known = broker.topics.get(topic)
+        if not config.broker_permission & PERM_WRITE and known is not None and known.order:
+            raise SendRefusedError(
+                ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] sending message is forbidden"
+            )
+        mistake = check_topic_name(topic)
+        if mistake is not None:
+            raise SendRefusedError(ResponseCode.INVALID_PARAMETER, mistake)
+        if is_send_forbidden(topic):
+            raise SendRefusedError(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
+            )
+        if known is None:
+            known = self._create_topic(connection, header)
+        target = _Target(known, broker.topics.is_batch_topic(topic), broker.stats.topic(topic))
+        if header.queue_id >= target.queues:
+            raise SendRefusedError(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{header.queue_id}] is illegal, {topic} has {target.queues} queues"
+                f" Producer: {connection.peer}",
+            )
+        if start == 0 and config.broker_permission & PERM_WRITE:
+            self._targets[topic] = target  # nothing of what was checked changes without notice
+        return target
+
+    def _create_topic(self, connection: Connection, header: SendMessage) -> TopicConfig:
+        topics, topic = self._broker.topics, header.topic
+        is_retry = topic.startswith(RETRY_PREFIX)
+        unit = (UNIT_SUB_FLAG if is_retry else UNIT_FLAG) if header.unit_mode else 0
+        made = topics.create_for_send(
+            topic, header.default_topic, connection.peer, header.default_topic_queue_nums, unit
+        )
+        if made is None and is_retry:
+            made = topics.create_for_send_back(topic, 1, PERM_READ | PERM_WRITE, unit)
+        if made is None:
+            raise SendRefusedError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!{FAQ}"
+            )
+        return made
+
+    def _apply_properties(
+        self, config: TopicConfig, properties: dict[str, str], topic: str, queue_id: int
+    ) -> int:
+        """What some properties of a single message ask of the broker; the queue it goes to."""
+        if properties.get(names.TRANSACTION_PREPARED, "").lower() == "true":
+            raise SendRefusedError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._broker.config.broker_ip1}] sending transaction message is forbidden",
+            )
+        if config.attributes.get("cleanup.policy") == "COMPACTION" and not properties.get(names.KEYS):
+            raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
+        light = properties.get(names.LITE_TOPIC)
+        if light:
+            properties[names.INNER_MULTI_DISPATCH] = f"%LMQ%${topic}${light}"
+        priority = properties.get(names.PRIORITY)
+        if priority is not None and priority.isdecimal():
+            exclusive = (names.DELAY_TIME_LEVEL, names.SHARDING_KEY, names.LITE_TOPIC, *_TIMER)
+            if any(name in properties for name in exclusive):
+                del properties[names.PRIORITY]
+            else:
+                queue_id = min(int(priority), config.write_queue_nums - 1)
+        return queue_id
+
+    # Retries
+
+    def _retry_or_dead_letter(
+        self,
+        request: RemotingCommand,
+        header: SendMessage,
+        topic: str,
+        queue_id: int,
+        properties: dict[str, str],
+    ) -> tuple[str, int]:
+        """Where a message that a client sends back by itself goes: its retry topic, or the dead letters."""
+        broker, group = self._broker, topic.removeprefix(RETRY_PREFIX)
+        config = broker.groups.find(group)
+        if config is None:
+            raise SendRefusedError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group} {FAQ}"
+            )
+        most = config.retry_max_times
+        if request.version >= V3_4_9 and header.max_reconsume_times is not None:
+            most = header.max_reconsume_times
+        # A group that holds locks consumes in order: what it gives up is not tried again behind its back.
+        if header.reconsume_times <= most and not broker.locks.has_locks(group):
+            return topic, queue_id
+        properties[names.DELAY_TIME_LEVEL] = "0"
+        return self._dead_letter_topic(group), random.randrange(DLQ_QUEUES)
+
+    def _dead_letter_topic(self, group: str) -> str:
+        topic = DLQ_PREFIX + group
+        self._broker.topics.create_for_send_back(topic, DLQ_QUEUES, PERM_READ | PERM_WRITE)
+        return topic
+
+    def send_back(self, connection: Connection, request: RemotingCommand) -> Answer:
+        """CONSUMER_SEND_MSG_BACK: a message that was not consumed comes again later, or lies dead."""
+        header = ConsumerSendMsgBack.read(request)
+        broker, group = self._broker, header.group
+        config = broker.groups.find(group)
+        if config is None:
+            raise SendRefusedError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group} {FAQ}"
+            )
+        if not broker.config.broker_permission & PERM_WRITE:
+            raise SendRefusedError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{broker.config.broker_ip1}] sending message is forbidden",
+            )
+        if config.retry_queue_nums <= 0:
+            return request.response()
+        topic = RETRY_PREFIX + group
+        unit = UNIT_SUB_FLAG if header.unit_mode else 0
+        made = broker.topics.create_for_send_back(
+            topic, config.retry_queue_nums, PERM_READ | PERM_WRITE, unit
+        )
+        if made is None:
+            raise SendRefusedError(ResponseCode.SYSTEM_ERROR, f"topic[{topic}] not exist")
+        if not made.perm & PERM_WRITE:
+            raise SendRefusedError(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden"
+            )
+        found = broker.store.look_message(header.offset)
+        if found is None:
+            raise SendRefusedError(
+                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
+            )
+        queue_id = random.randrange(config.retry_queue_nums)
+        properties = dict(found.properties)
+        properties.setdefault(names.RETRY_TOPIC, found.topic)
+        properties[names.WAIT_STORE_MSG_OK] = "false"
+        most = config.retry_max_times
+        if request.version >= V3_4_9 and header.max_reconsume_times is not None:
+            most = header.max_reconsume_times
+        if found.reconsume_times >= most or header.delay_level < 0:
+            topic, queue_id = self._dead_letter_topic(group), random.randrange(DLQ_QUEUES)
+            properties[names.DELAY_TIME_LEVEL] = "0"
+            log.info("%s of %s goes to the dead letters of %s", found.offset_message_id, found.topic, group)
+        else:
+            properties[names.DELAY_TIME_LEVEL] = str(header.delay_level or 3 + found.reconsume_times)
+        properties[names.ORIGIN_MESSAGE_ID] = (
+            properties.get(names.ORIGIN_MESSAGE_ID) or found.offset_message_id
+        )
+        message = InnerMessage(
+            topic, queue_id, found.body, properties, flag=found.flag, sys_flag=found.sys_flag,
+            born_timestamp=found.born_timestamp, born_host=found.born_host, store_host=self._store_host,
+            reconsume_times=found.reconsume_times + 1,
+        )  # fmt: skip
+        result = broker.put(message)
+        if result.status is not PUT_OK:
+            raise SendRefusedError(ResponseCode.SYSTEM_ERROR, f"{result.status.name}: {result.reason}")
+        broker.stats.group(properties[names.RETRY_TOPIC], group).send_backs += 1
+        return request.response()
+
+    # Request and reply
+
+    def reply(self, connection: Connection, request: RemotingCommand) -> Answer:
+        """SEND_REPLY_MESSAGE, _V2: hand an answer to the client that asked, and keep it."""
+        header = _read_header(request)
+        try:
+            target = self._admit(connection, header)
+        except SendRefusedError as refused:
+            return request.response(refused.response_code, dict(self._answer_fields), remark=str(refused))
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = random.randrange(max(target.config.write_queue_nums, 1))
+        body = bytes(request.body or b"")
+        self._broker.answer_later(
+            connection, request, self._push_reply(connection, request, header, queue_id, body)
+        )
+        return None
+
+    async def _push_reply(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        header: SendMessage,
+        queue_id: int,
+        body: bytes,
+    ) -> RemotingCommand:
+        broker = self._broker
+        properties = {**decode_properties(header.properties), **self._answer_fields}
+        fields = dict(self._answer_fields)
+        failure = await self._push(connection, header, properties, body)
+        if failure is None:
+            fields |= {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0"}
+        if broker.config.store_reply_message_enable:
+            message = InnerMessage(
+                header.topic, queue_id, body, properties, flag=_int32("flag", header.flag),
+                born_timestamp=header.born_timestamp, born_host=connection.peer_host,
+                store_host=self._store_host, reconsume_times=_int32("reconsumeTimes", header.reconsume_times),
+            )  # fmt: skip
+            result = broker.put(message)
+            if result.status in _STORED:
+                fields |= self._place(result, queue_id)
+            else:
+                log.warning("a reply was not stored: %s %s", result.status.name, result.reason)
+        code = ResponseCode.SUCCESS if failure is None else ResponseCode.SYSTEM_ERROR
+        return request.response(code, fields, remark=failure)
+
+    async def _push(
+        self, connection: Connection, header: SendMessage, properties: dict[str, str], body: bytes
+    ) -> str | None:
+        """Hand a reply to its client; why not, where it could not be done."""
+        client_id = properties.get(names.REPLY_TO_CLIENT)
+        if client_id is None:
+            return f"reply message properties[{names.REPLY_TO_CLIENT}] is null"
+        asker = self._broker.producers.find(client_id)
+        if asker is None:
+            return f"push reply message fail, channel of <{client_id}> not found."
+        now_ms = self._broker.clock.now_ms()
+        properties[names.PUSH_REPLY_TIME] = str(now_ms)
+        pushed = ReplyMessage(
+            header.producer_group, header.topic, header.default_topic, header.default_topic_queue_nums,
+            header.queue_id, header.sys_flag, header.born_timestamp, header.flag, connection.peer,
+            self._broker.config.address, now_ms, encode_properties(properties), header.reconsume_times,
+            header.unit_mode,
+        )  # fmt: skip
+        try:
+            answer = await asker.call(
+                RemotingCommand(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed.fields(), body)
+            )
+        except (ConnectionLostError, CallTimeoutError) as error:
+            log.warning("a reply did not reach %s: %s", client_id, error)
+            return f"push reply message to {client_id}fail."
+        return None if answer.code == ResponseCode.SUCCESS else f"push reply message to {client_id}fail."
+
+    # Answers
+
+    def _answer_when_stored(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        message: InnerMessage,
+        result: PutMessageResult,
+        queue_id: int,
+        batch_id: str | None,
+    ) -> Answer:
+        if result.status is not PUT_OK or not self._always_waits or not message.wait_store_msg_ok:
+            return self._answer(request, message, result, queue_id, batch_id)
+        self.waiting += 1
+
+        def stored(status: PutMessageStatus) -> None:
+            self.waiting -= 1
+            if not request.is_oneway:
+                connection.send(self._answer(request, message, result, queue_id, batch_id))
+
+        self._broker.store.when_stored(result, message, stored)
+        return None
+
+    def _answer(
+        self,
+        request: RemotingCommand,
+        message: InnerMessage,
+        result: PutMessageResult,
+        queue_id: int,
+        batch_id: str | None = None,
+    ) -> RemotingCommand:
+        fields = dict(self._answer_fields)
+        code = _STORED.get(result.status)
+        if code is None:
+            log.warning(
+                "a message for %s was refused: %s %s", message.topic, result.status.name, result.reason
+            )
+            refused = _FAILURES.get(result.status, ResponseCode.SYSTEM_ERROR)
+            return request.response(refused, fields, remark=self._remark(result))
+        puts = self._broker.stats.topic(message.topic).queue(message.queue_id)
+        puts.messages += result.message_count
+        puts.calls += 1
+        puts.size_bytes += result.wrote_bytes
+        if batch_id is not None:
+            fields["batchUniqId"] = batch_id
+        fields |= self._place(result, queue_id)
+        unique_id = message.properties.get(names.UNIQ_KEY)
+        if unique_id is not None:
+            fields["transactionId"] = unique_id
+        return request.response(code, fields)
+
+    def _place(self, result: PutMessageResult, queue_id: int) -> dict[str, str]:
+        prefix = self._store_host.hex().upper()
+        offsets = result.physical_offsets or [result.physical_offset]
+        return {
+            "msgId": ",".join(f"{prefix}{offset:016X}" for offset in offsets),
+            "queueId": str(queue_id),
+            "queueOffset": str(result.queue_offset),
+        }
+
+    def _remark(self, result: PutMessageResult) -> str:
+        match result.status:
+            case PutMessageStatus.OS_PAGE_CACHE_BUSY:
+                return "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+            case PutMessageStatus.SERVICE_NOT_AVAILABLE:
+                return f"service not available now. {result.reason}"
+            case PutMessageStatus.MESSAGE_ILLEGAL | PutMessageStatus.PROPERTIES_SIZE_EXCEEDED:
+                return f"the message is illegal: {result.reason}"
+            case PutMessageStatus.WHEEL_TIMER_NOT_ENABLE:
+                return "accurate timer message is not enabled, timerWheelEnable is false"
+        return f"{result.status.name}: {result.reason}" if result.reason else result.status.name
+
+    def _make_template(self) -> bytes:
+        """The JSON header of an answer, with places for offset, queue, queue offset, unique id and opaque."""
+        holes = {"msgId": "MSG", "queueId": "QUEUE", "queueOffset": "OFFSET", "transactionId": "UNIQUE"}
+        model = RemotingCommand(ResponseCode.SUCCESS, {**self._answer_fields, **holes}, opaque=0, flag=1)
+        text = model.encode_header().replace(b"%", b"%%")
+        prefix = self._store_host.hex().upper().encode()
+        for hole, place in (
+            (b'"MSG"', b'"' + prefix + b'%016X"'),
+            (b'"QUEUE"', b'"%d"'),
+            (b'"OFFSET"', b'"%d"'),
+            (b'"UNIQUE"', b'"%b"'),
+            (b'"opaque":0', b'"opaque":%d'),
+        ):
+            assert text.count(hole) == 1
+            text = text.replace(hole, place)
+        return text
+
+
+def _read_header(request: RemotingCommand) -> SendMessage:
+    if request.code not in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
+        fields = request.ext_fields
+        try:
+            long = {_V2[name]: text for name, text in fields.items() if name in _V2}
+            return SendMessage.read(RemotingCommand(request.code, long, opaque=0))
+        except BadRequestError as error:
+            raise BadRequestError(f"{error} (short header: {_V2})") from None
+    return SendMessage.read(request)
+
+
+def _int32(name: str, value: int) -> int:
+    if not -MAX_INT - 1 <= value <= MAX_INT:
+        raise BadRequestError(f"the custom field <{name}> is {value}: it has 32 bits")
+    return value

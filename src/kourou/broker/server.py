@@ -1,0 +1,274 @@
+"""Broker: the store, the tables and the services, behind listening sockets.
+
+`start` opens the store, which recovers, then the tables, then the sockets, and only then says at the name
+servers that it is there. `stop` goes the other way: name servers, parked replies, sockets, tables, store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import resource
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any
+
+from kourou.broker.clients import Clients
+from kourou.broker.config import BrokerConfig
+from kourou.broker.groups import SubscriptionGroups
+from kourou.broker.handlers import make_handlers
+from kourou.broker.locks import QueueLocks
+from kourou.broker.offsets import ConsumerOffsets
+from kourou.broker.pull import MessagePuller
+from kourou.broker.registrar import Registrar
+from kourou.broker.schedule import DelayService
+from kourou.broker.send import BUSY, MessageSender
+from kourou.broker.state_file import StateFile
+from kourou.broker.stats import BrokerStats
+from kourou.broker.topics import TopicTable
+from kourou.clock import Clock, SystemClock
+from kourou.errors import KourouError
+from kourou.message import properties as names
+from kourou.remoting.client import RemotingClient
+from kourou.remoting.codes import RequestCode, ResponseCode
+from kourou.remoting.command import RemotingCommand
+from kourou.remoting.connection import Connection
+from kourou.remoting.headers import ConsumerGroupName
+from kourou.remoting.server import RemotingServer
+from kourou.remoting.tls import TlsConfig
+from kourou.store import InnerMessage, MessageStore, PutMessageResult, PutMessageStatus
+
+log = logging.getLogger(__name__)
+
+FAST_PORT_STEP = 2  # the port of clients that set vipChannelEnabled is this much below
+EXPIRE_INTERVAL_S = 10.0
+MAX_LATER = 10_000  # answers that wait for another peer
+TIMER_PROPERTIES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
+
+
+class Broker:
+    """A broker: `start`, `stop`, and what it knows in between."""
+
+    def __init__(
+        self, config: BrokerConfig | None = None, *, clock: Clock | None = None, tls: TlsConfig | None = None
+    ) -> None:
+        self.config = config or BrokerConfig()
+        self.clock: Clock = clock or SystemClock()
+        self._tls = tls
+        self.topics = TopicTable(self.config, self.clock)
+        self.groups = SubscriptionGroups(self.config, self.clock)
+        self.offsets = ConsumerOffsets(self.config, self.clock)
+        self.locks = QueueLocks(self.clock)
+        self.clients = Clients(self.config, self.clock, self.topics, self.groups)
+        self.producers, self.consumers = self.clients.producers, self.clients.consumers
+        self.consumers.on_group_changed = self._notify_group
+        self.stats = BrokerStats(self.config, self.clock, self.topics.is_system_topic)
+        self.delay = DelayService(self)
+        self.master_is_up = True  # of a slave: whether its master is there
+        self.started_ms = self.clock.now_ms()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._later = 0
+        self._index_due = False
+        root = self.config.store.store_path_root_dir
+        self._files = {
+            name: StateFile(f"{root}/config/{name}", table)
+            for name, table in (
+                ("topics.json", self.topics),
+                ("subscriptionGroup.json", self.groups),
+                (self.offsets.file_name, self.offsets),
+                ("delayOffset.json", self.delay),
+            )
+        }
+        self._saving = asyncio.Lock()
+
+    # Life
+
+    async def start(self) -> None:
+        """Open the store, listen, register."""
+        self._loop = asyncio.get_running_loop()
+        _raise_file_limit()
+        self.store = MessageStore(
+            self.config.store,
+            clock=self.clock,
+            post=self._post,
+            is_batch_topic=self.topics.is_batch_topic,
+        )
+        try:
+            for file in self._files.values():
+                file.load()
+            self.store.load()
+        except BaseException:
+            self.store.abandon()
+            raise
+        self.store.start()
+        self.client = RemotingClient(tls=self._tls)
+        self.sender = MessageSender(self)
+        self.puller = MessagePuller(self)
+        self.registrar = Registrar(self)
+        self.server = RemotingServer(make_handlers(self), on_close=self._connection_lost, tls=self._tls)
+        try:
+            await self._listen()
+        except BaseException:
+            await self.server.stop()
+            self.store.shutdown()
+            raise
+        self.sender.configure()  # the port is known now
+        self.topics.on_change = self._topics_changed
+        self.groups.on_change = self._groups_changed
+        self.delay.start()
+        self._spawn(self.registrar.run())
+        self._spawn(self._every(self.config.flush_consumer_offset_interval / 1000, self.save))
+        self._spawn(self._every(EXPIRE_INTERVAL_S, self._expire))
+        gc.freeze()  # what is there now stays: the collector need not look at it again
+
+    async def _listen(self) -> None:
+        host = self.config.bind_address
+        self.config.listen_port = port = await self.server.start(host, self.config.listen_port)
+        try:
+            await self.server.start(host, port - FAST_PORT_STEP)
+        except OSError as error:
+            log.warning("port %d cannot be used, nor vipChannelEnabled: %s", port - FAST_PORT_STEP, error)
+
+    async def stop(self) -> None:
+        """Stop taking work, answer what waits, save, flush, close."""
+        await self.registrar.unregister()
+        self.sender.stop()
+        self.delay.stop()
+        self.puller.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.store.flusher.flush()  # answers the sends that wait for the disk
+        await asyncio.sleep(0)
+        await self.server.stop()
+        await self.client.close()
+        try:
+            await self.save()
+        finally:
+            self.store.shutdown()
+
+    # Messages
+
+    def put(self, message: InnerMessage) -> PutMessageResult:
+        """Put a message where it belongs now: its queue, or where it waits for its time."""
+        level = message.properties.get(names.DELAY_TIME_LEVEL, "0")
+        if not level.isdecimal():
+            return PutMessageResult(
+                PutMessageStatus.MESSAGE_ILLEGAL,
+                reason=f"{names.DELAY_TIME_LEVEL} is no number: {level[:20]}",
+            )
+        if any(name in message.properties for name in TIMER_PROPERTIES):
+            return PutMessageResult(PutMessageStatus.WHEEL_TIMER_NOT_ENABLE)
+        delayed = int(level) > 0
+        if delayed:
+            self.delay.divert(message)
+        result = self.store.put_message(message)
+        self.has_put()
+        if delayed and result.status is PutMessageStatus.PUT_OK:
+            self.delay.arrived(message.queue_id + 1)
+        return result
+
+    def has_put(self) -> None:
+        """A message was put: its index keys are written when this turn of the loop ends. Hot."""
+        if not self._index_due:
+            self._index_due = True
+            self._loop.call_soon(self._write_index)
+
+    def _post(self, call: Callable[[], None]) -> None:
+        """From a worker of the store: have something done on the loop."""
+        self._loop.call_soon_threadsafe(call)
+
+    def _write_index(self) -> None:
+        self._index_due = False
+        self.store.index.try_write_pending()
+
+    # Answers that take longer
+
+    def answer_later(
+        self, connection: Connection, request: RemotingCommand, work: Coroutine[Any, Any, RemotingCommand]
+    ) -> None:
+        """Answer a request when `work` is done."""
+        if self._later >= MAX_LATER:
+            work.close()
+            connection.send(request.response(ResponseCode.SYSTEM_BUSY, remark=BUSY))
+            return
+        self._later += 1
+        self._spawn(self._answer_later(connection, request, work))
+
+    async def _answer_later(
+        self, connection: Connection, request: RemotingCommand, work: Coroutine[Any, Any, RemotingCommand]
+    ) -> None:
+        try:
+            answer = await work
+        except KourouError as error:
+            answer = request.response(error.response_code, remark=str(error))
+        except Exception as error:
+            log.exception("request %s of %s failed", request, connection.peer)
+            answer = request.response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+        finally:
+            self._later -= 1
+        if not request.is_oneway:
+            connection.send(answer)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await work()
+            except Exception:
+                log.exception("%s failed; it is tried again", work.__name__)
+
+    # State
+
+    async def save(self, *only: str) -> None:
+        """Write the tables that changed, all or those of the files named, in a worker."""
+        async with self._saving:
+            for name, file in self._files.items():
+                write = file.pending() if not only or name in only else None
+                if write is not None:
+                    await self._loop.run_in_executor(None, write)
+
+    def _topics_changed(self, changed: set[str]) -> None:
+        self.sender.topics_changed()
+        self.registrar.topic_changed(changed)
+        self._spawn(self.settle("topics.json"))
+
+    def _groups_changed(self, changed: set[str]) -> None:
+        self._spawn(self.settle("subscriptionGroup.json"))
+
+    async def settle(self, file: str) -> None:
+        """Have a change on the disk and, of topics, at the name servers."""
+        await self.save(file)
+        if file == "topics.json":
+            await self.registrar.register_changed()
+
+    # Clients
+
+    def _connection_lost(self, connection: Connection) -> None:
+        self.puller.connection_lost(connection)
+        self.clients.connection_lost(connection)
+
+    async def _expire(self) -> None:
+        self.clients.expire()
+        self.locks.expire()
+        self.stats.tick()
+
+    def _notify_group(self, group: str, connections: Iterable[Connection]) -> None:
+        """Tell the clients of a group that there are others than before: they share its queues anew."""
+        for connection in connections:
+            fields = ConsumerGroupName(group).fields()
+            connection.send_oneway(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields))
+
+
+def _raise_file_limit() -> None:
+    """A queue takes a file, and a mapped file two descriptors: take what the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

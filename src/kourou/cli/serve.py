@@ -1,0 +1,69 @@
+"""What the commands that serve have in common: the event loop, signals, logs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import logging.handlers
+import signal
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+LOG_FILE_BYTES = 64 * 1024 * 1024
+LOG_FILES = 10
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run a server's main coroutine, on uvloop where it exists."""
+    loop_factory = None
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        loop_factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(main)
+
+
+def stop_event() -> asyncio.Event:
+    """An event that Ctrl-C and SIGTERM set."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+def set_up_logging(file: Path | None) -> None:
+    """Warnings to the terminal; with a file, everything of note to it, one JSON object a line."""
+    root = logging.getLogger()
+    terminal = logging.StreamHandler()
+    terminal.setLevel(logging.WARNING)
+    terminal.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    root.addHandler(terminal)
+    if file is None:
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    rotating = logging.handlers.RotatingFileHandler(
+        file, maxBytes=LOG_FILE_BYTES, backupCount=LOG_FILES - 1, encoding="utf-8", delay=True
+    )
+    rotating.setFormatter(_JsonLines())
+    root.addHandler(rotating)
+    root.setLevel(logging.INFO)
+
+
+class _JsonLines(logging.Formatter):
+    """A record as a JSON object on a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(entry, default=str).decode()

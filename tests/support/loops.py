@@ -1,0 +1,36 @@
+"""The two event loops that Kourou runs on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import uvloop
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+DEADLINE_S = 30  # of a test that hangs
+
+
+def run(loop: str, main: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine to its end on one of the LOOPS, or fail if it has none."""
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        result = runner.run(_bounded(main))
+        runner.run(asyncio.sleep(0.01))  # what was closed goes in the next turns of the loop
+        return result
+
+
+async def _bounded(main: Coroutine[Any, Any, Any]) -> Any:
+    return await asyncio.wait_for(main, DEADLINE_S)
+
+
+async def until(condition: Callable[[], object], what: str = "") -> None:
+    """Wait for something to become true."""
+    deadline = time.monotonic() + DEADLINE_S / 2
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what or condition}"
+        await asyncio.sleep(0.005)
