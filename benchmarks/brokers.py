@@ -299,8 +299,8 @@ def _check_disk(root: Path, options: argparse.Namespace, names: list[str]) -> No
     room = max(0.0, USED_DISK_LIMIT * (disk.used + disk.free) - disk.used)
     if needed > room:
         raise CannotRunError(
-            f"this may write {needed / 1e9:.0f} GB; {root.parent} has room for {room / 1e9:.0f} GB until it is "
-            f"{USED_DISK_LIMIT:.0%} full. Name another --dir, or fewer --seconds, --rounds or --modes"
+            f"this may write {needed / 1e9:.0f} GB; {root.parent} has room for {room / 1e9:.0f} GB "
+            f"until it is {USED_DISK_LIMIT:.0%} full. Another --dir, or fewer --seconds, --rounds or --modes"
         )
 
 

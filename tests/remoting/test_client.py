@@ -211,12 +211,16 @@ def test_a_connection_that_takes_too_long_fails_and_is_left_alone(loop, monkeypa
 
 
 def test_a_caller_that_gives_up_leaves_the_connection_to_the_others(loop):
-    accepted = []
+    asking = set()
+
+    def note(connection, request):
+        asking.add(connection)
+        return request.response()
 
     async def test():
-        async with a_server() as (server, address), a_client() as client:
-            opened = server._opened
-            server._opened = lambda connection: (accepted.append(connection), opened(connection))
+        server = RemotingServer({ECHO: note})
+        address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+        async with a_client() as client:
             first = asyncio.ensure_future(client.call(address, RemotingCommand(ECHO)))
             second = asyncio.ensure_future(client.call(address, RemotingCommand(ECHO)))
             await asyncio.sleep(0)
@@ -224,7 +228,10 @@ def test_a_caller_that_gives_up_leaves_the_connection_to_the_others(loop):
             assert (await second).code == 0
             with pytest.raises(asyncio.CancelledError):
                 await first
-            assert len(accepted) == 1
+            await client.call(address, RemotingCommand(ECHO))
+            assert asking == server.connections
+            assert len(asking) == 1
+        await server.stop()
 
     run(loop, test())
 
@@ -372,6 +379,7 @@ def test_the_kernel_is_told_to_give_up_on_a_machine_that_is_gone(loop):
         async with a_server() as (_, address), a_client() as client:
             await client.call(address, RemotingCommand(ECHO))
             (connection,) = client._connections
+            assert connection._cut is not None
             sock = connection._cut.get_extra_info("socket")
             timeout_ms = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
             assert timeout_ms == client_module.UNACKNOWLEDGED_TIMEOUT_MS

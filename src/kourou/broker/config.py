@@ -104,6 +104,7 @@ class BrokerConfig:
     enable_detail_stat: bool = True
     enable_lmq_stats: bool = False
     config_black_list: str = "configBlackList;brokerConfigPath"
+    split_metadata_size: int = 2000
 
     store: MessageStoreConfig = field(default_factory=MessageStoreConfig)
     others: dict[str, str] = field(default_factory=dict)

@@ -360,7 +360,7 @@ class MessagePuller:
         next_offset: int,
         tags_code: int,
         timestamp: int,
-        properties: dict[str, str],
+        properties: dict[str, str] | None,
     ) -> None:
         """A message is in its queue. Hot: most find nobody waiting."""
         holds = self._by_queue.get((topic, queue_id))

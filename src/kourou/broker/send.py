@@ -46,6 +46,7 @@ FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further det
 BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
 
 PUT_OK = PutMessageStatus.PUT_OK
+SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 
 # A message with one of these is not plain: it is kept elsewhere first, or the broker's own property is in it.
 _NOT_PLAIN = frozenset(
@@ -110,6 +111,7 @@ class MessageSender:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._put = broker.store.put_message
+        self._put_many = broker.store.put_messages
         self._targets: dict[str, _Target] = {}
         self._unique_id = UniqueIdGenerator(broker.config.broker_ip1)
         self.waiting = 0  # sends that are not answered yet
@@ -121,7 +123,7 @@ class MessageSender:
         return {
             RequestCode.SEND_MESSAGE: self.send,
             RequestCode.SEND_MESSAGE_V2: self.send_v2,
-            RequestCode.SEND_BATCH_MESSAGE: self.send,
+            RequestCode.SEND_BATCH_MESSAGE: self.send_v2,
             RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back,
             RequestCode.SEND_REPLY_MESSAGE: self.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: self.reply,
@@ -154,7 +156,7 @@ class MessageSender:
     # Requests
 
     def send_v2(self, connection: Connection, request: RemotingCommand) -> Answer:
-        """SEND_MESSAGE_V2. Hot: every microsecond here is one of every message."""
+        """SEND_MESSAGE_V2, SEND_BATCH_MESSAGE. Hot: every microsecond here is one of every message."""
         fields = request.ext_fields
         body = request.body
         try:
@@ -166,17 +168,25 @@ class MessageSender:
                 target.is_plain
                 and fields["f"] == fields["h"] == "0"
                 and fields.get("j", "0") == "0"
-                and fields.get("m") != "true"
-                and body is not None
                 and 0 <= queue_id < target.queues
                 and 0 <= born_timestamp < 1 << 63
+                and body is not None
                 and not self._always_waits
             )
         except (KeyError, ValueError):
             is_plain = False
         if not is_plain:
             return self.send(connection, request)
+        assert body is not None
         properties = decode_properties(raw)
+        if request.code == SEND_BATCH or fields.get("m") == "true":
+            message = InnerMessage.of_request(
+                target.config.name, queue_id, body, raw, properties, target.sys_flag, born_timestamp,
+                connection.peer_host, self._store_host,
+            )  # fmt: skip
+            result = self._put_many(message)
+            self._broker.has_put()
+            return self._answer(request, message, result, queue_id)
         unique_id = properties.get("UNIQ_KEY", "")
         if (
             len(properties) != raw.count("\x02")
@@ -185,7 +195,6 @@ class MessageSender:
             or not (unique_id.isalnum() and unique_id.isascii())
         ):
             return self.send(connection, request)
-        assert body is not None
         properties.update(self._added)
         message = InnerMessage.of_request(
             target.config.name, queue_id, body, raw + self._added_raw, properties, target.sys_flag,
@@ -193,16 +202,16 @@ class MessageSender:
         )  # fmt: skip
         result = self._put(message)
         self._broker.has_put()
-        if result.status is PUT_OK and request.serialize_type == JSON:
-            puts = target.puts[queue_id]
-            puts.messages += 1
-            puts.calls += 1
-            puts.size_bytes += result.wrote_bytes
-            header = self._template % (
-                result.physical_offset, queue_id, result.queue_offset, unique_id.encode(), request.opaque
-            )  # fmt: skip
-            return frame(JSON, header)
-        return self._answer(request, message, result, queue_id)
+        if result.status is not PUT_OK or request.serialize_type != JSON:
+            return self._answer(request, message, result, queue_id)
+        puts = target.puts[queue_id]
+        puts.messages += 1
+        puts.calls += 1
+        puts.size_bytes += result.wrote_bytes
+        header = self._template % (
+            result.physical_offset, queue_id, result.queue_offset, unique_id.encode(), request.opaque
+        )  # fmt: skip
+        return frame(JSON, header)
 
     def send(self, connection: Connection, request: RemotingCommand) -> Answer:
         """SEND_MESSAGE, SEND_BATCH_MESSAGE, and what of SEND_MESSAGE_V2 is not plain."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import resource
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -43,6 +42,7 @@ log = logging.getLogger(__name__)
 
 FAST_PORT_STEP = 2  # the port of clients that set vipChannelEnabled is this much below
 EXPIRE_INTERVAL_S = 10.0
+INDEX_DELAY_S = 0.02  # a thousand keys at once cost a fifth of what they cost one by one
 MAX_LATER = 10_000  # answers that wait for another peer
 TIMER_PROPERTIES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
 
@@ -120,7 +120,6 @@ class Broker:
         self._spawn(self.registrar.run())
         self._spawn(self._every(self.config.flush_consumer_offset_interval / 1000, self.save))
         self._spawn(self._every(EXPIRE_INTERVAL_S, self._expire))
-        gc.freeze()  # what is there now stays: the collector need not look at it again
 
     async def _listen(self) -> None:
         host = self.config.bind_address
@@ -170,10 +169,10 @@ class Broker:
         return result
 
     def has_put(self) -> None:
-        """A message was put: its index keys are written when this turn of the loop ends. Hot."""
+        """A message was put: its index keys are written soon, with those of others. Hot."""
         if not self._index_due:
             self._index_due = True
-            self._loop.call_soon(self._write_index)
+            self._loop.call_later(INDEX_DELAY_S, self._write_index)
 
     def _post(self, call: Callable[[], None]) -> None:
         """From a worker of the store: have something done on the loop."""

@@ -283,25 +283,24 @@ class BrokerStats:
             if now_ms >= due_ms:
                 missed = (now_ms - due_ms) // span.interval_ms  # while the process did not run
                 self._due_ms[span] = due_ms + (missed + 1) * span.interval_ms
-                for windows, row in self._counted():
-                    windows.sample(span, now_ms, row)
+                for windows, row in self._rows():
+                    if any(row):  # what never counted has no window yet
+                        windows.sample(span, now_ms, row)
         if now_ms >= self._morning_ms:
             self._morning_ms = _next_morning_ms(now_ms)
             self.record_morning()
 
-    def _counted(self) -> Iterator[tuple[Windows, Row]]:
-        """All that was ever counted, with its totals. Every 10 s, some 2 µs each."""
+    def _rows(self) -> Iterator[tuple[Windows, Row]]:
+        """All that counts, with its totals. Every 10 s, some 2 µs each."""
         yield self._windows, self._broker_row()
         for topic in self.topics.values():
             yield topic.windows, topic.row()
             for queue in topic.queues.values():
-                if queue.calls:
-                    yield queue.windows, queue.row()
+                yield queue.windows, queue.row()
         for group in self.groups.values():
             yield group.windows, group.row()
             for queue in group.queues.values():
-                if queue.calls:
-                    yield queue.windows, queue.row()
+                yield queue.windows, queue.row()
         for counter in self._counters.values():
             yield counter.windows, counter.row()
 

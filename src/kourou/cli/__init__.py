@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 import kourou
-from kourou.cli import broker, namesrv, store
+from kourou.cli import broker, namesrv, store, up
 from kourou.cli.errors import OneLineErrors
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ app = typer.Typer(
 app.add_typer(store.app)
 app.command("namesrv")(namesrv.namesrv)
 app.command("broker")(broker.broker)
+app.command("up")(up.up)
 
 
 def _print_version(wanted: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,6 +70,7 @@ async def _serve(config: BrokerConfig) -> None:
     stop = stop_event()
     server = Broker(config)
     await server.start()
+    gc.freeze()  # what is there now stays: the collector need not look at it again
     typer.echo(f"listening on {config.bind_address}:{config.listen_port} as {config.address}")
     await stop.wait()
     await server.stop()

@@ -144,6 +144,27 @@ class ConsumeQueue:
         file.wrote = at + ENTRY_SIZE
         self.max_physic_offset = end
 
+    def put_block(self, entries: bytes, queue_offset: int, end: int) -> bool:
+        """Append the entries of consecutive messages, which end in the log at `end`; False, and nothing done,
+        where they are not what comes next in the last file. Hot."""
+        files = self.files.files
+        if not files:
+            return False
+        file, size = files[-1], len(entries)
+        at = file.wrote
+        if (
+            at + size > file.size
+            or file.base + at != queue_offset * ENTRY_SIZE
+            or end <= self.max_physic_offset
+        ):
+            return False
+        if at + size > file.reserved:
+            file.ensure(at + size)
+        file.view[at : at + size] = entries
+        file.wrote = at + size
+        self.max_physic_offset = end
+        return True
+
     def put_many(
         self, offsets: Integers, sizes: Integers, tags_codes: Integers, queue_offsets: Integers
     ) -> None:

@@ -42,8 +42,9 @@ log = logging.getLogger(__name__)
 # Requests kept from the put until they may be dispatched; beyond, they are read from the log again.
 MAX_RECENT_REQUESTS = 100_000
 
-# on_arrive(topic, queue_id, next queue offset, tags code, store timestamp, properties)
-OnArrive = Callable[[str, int, int, int, int, dict[str, str]], None]
+# on_arrive(topic, queue_id, next queue offset, tags code, store timestamp, properties). For a batch it is
+# called once for each tags code in it, and the properties are None.
+OnArrive = Callable[[str, int, int, int, int, dict[str, str] | None], None]
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 

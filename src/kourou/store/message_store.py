@@ -354,7 +354,9 @@ class MessageStore:
         """Whether the message at a queue offset is so new that it is still in memory."""
         queue = self.queues.get(topic, queue_id)
         entry = queue.get(queue_offset) if queue is not None else None
-        return entry is not None and self.commit_log.max_offset - entry.physical_offset <= reads.memory_bytes(self)
+        return entry is not None and self.commit_log.max_offset - entry.physical_offset <= reads.memory_bytes(
+            self
+        )
 
     def earliest_message_time(self, topic: str | None = None, queue_id: int = 0) -> int:
         """When the first message of a queue, or of the log, was stored; -1 where there is none."""

@@ -17,6 +17,7 @@ from kourou.message import sysflag
 from kourou.message.batch import iter_batch
 from kourou.message.codec import (
     HEADER_SIZES,
+    HEADERS,
     MAGIC_V1,
     MAGIC_V2,
     PROPERTY_CRC_LENGTH,
@@ -28,7 +29,7 @@ from kourou.message.properties import decode_properties, encode_properties, tags
 from kourou.store.batch_consume_queue import BatchConsumeQueue
 from kourou.store.commit_log import END_FILE_MIN_BLANK, MAX_PROPERTIES, MAX_RECORD_OVERHEAD, CommitLog
 from kourou.store.config import MessageStoreConfig
-from kourou.store.consume_queue import ConsumeQueue
+from kourou.store.consume_queue import ENTRY, ConsumeQueue
 from kourou.store.disk import physical_memory_bytes
 from kourou.store.dispatch import SCHEDULE_TOPIC, Dispatcher, DispatchRequest
 from kourou.store.index_file import IndexService, key_prefixes
@@ -46,7 +47,6 @@ MAX_TOPIC_BYTES = 0x7FFF
 MAX_UNFLUSHED_SHARE = 0.15
 _BUSY = "the disk is behind: too much is not flushed yet"
 
-_INNER_NUM = names.INNER_NUM.encode()
 _MAX_INNER = 0x7FFF  # messages of an inner batch: its queue entry has two bytes for them
 
 LOCAL_HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x00"  # 127.0.0.1:0
@@ -221,6 +221,7 @@ class MessagePutter:
             config.mapped_file_size_commit_log - END_FILE_MIN_BLANK,
         )
         self._crc_room = PROPERTY_CRC_LENGTH if config.enabled_append_prop_crc else 0
+        self._lmq = config.enable_lmq
         self.refusal: str | None = "the store is not started"  # why no message is taken now
 
     def put_message(self, message: InnerMessage) -> PutMessageResult:
@@ -359,12 +360,16 @@ class MessagePutter:
             return self._refuse(illegal, str(unusable))
         if isinstance(queue, BatchConsumeQueue):
             return self._refuse(illegal, f"{topic_name} is a BatchCQ topic: it takes inner batches only")
-        header = HEADER_SIZES[sys_flag >> 4 & 3] + topic.overhead
-        parts: list[tuple[int, int, memoryview, bytes]] = []  # size, flag, body, properties
+        kind = sys_flag >> 4 & 3
+        overhead = HEADER_SIZES[kind] + topic.overhead
+        messages: list[
+            tuple[int, int, memoryview, bytes, dict[str, str]]
+        ] = []  # size, flag, body, properties
         try:
             for flag, body, raw_view in iter_batch(batch.body):
                 raw = bytes(raw_view)
-                if _INNER_NUM in raw and names.INNER_NUM in decode_properties(str(raw, "utf-8", "replace")):
+                properties = decode_properties(str(raw, "utf-8", "replace"))
+                if names.INNER_NUM in properties:
                     return self._refuse(illegal, f"{names.INNER_NUM} is for inner batches only")
                 if self._crc_room:
                     raw += b"\x02" if raw and not raw.endswith(b"\x02") else b""
@@ -373,62 +378,110 @@ class MessagePutter:
                     return self._refuse(
                         PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, f"properties of {len(raw)} bytes"
                     )
-                parts.append((header + len(body) + len(raw), flag, body, raw))
+                messages.append((overhead + len(body) + len(raw), flag, body, raw, properties))
         except CorruptRecordError as error:
             return self._refuse(illegal, str(error))
-        total = sum(part[0] for part in parts)
-        if not parts or total > self.commit_log.file_size - END_FILE_MIN_BLANK:
+        total = sum([message[0] for message in messages])
+        if not messages or total > self.commit_log.file_size - END_FILE_MIN_BLANK:
             return self._refuse(
-                illegal, "the batch is empty" if not parts else "the batch does not fit a log file"
+                illegal, "the batch is empty" if not messages else "the batch does not fit a log file"
             )
         timestamp = self.clock.now_ms()
         first = queue_offset = queue.next_offset
-        offsets: list[int] = []
         try:
             file = self.commit_log.room_for(total)
         except (OSError, KourouError) as error:
             return self._refuse_after(error)
-        start = at = file.wrote
-        if file.base + at - self._files.flushed_where > self._max_unflushed:
+        start = file.wrote
+        offset = file.base + start
+        if offset - self._files.flushed_where > self._max_unflushed:
             return self._refuse(PutMessageStatus.OS_PAGE_CACHE_BUSY, _BUSY)
-        view, base = file.write_view, file.base
-        requests = []
-        for size, flag, body, raw in parts:
-            offset = base + at
-            encode_into(
-                view, at, size, topic.magic, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, offset,
-                sys_flag, batch.born_timestamp, batch.born_host, timestamp, batch.store_host,
-                batch.reconsume_times, 0, body, topic.field, raw,
+        # The records are put together aside and copied at once: half the time of writing them one by one.
+        pack, born_timestamp, born_host = HEADERS[kind].pack, batch.born_timestamp, batch.born_host
+        store_host, reconsume_times, magic = batch.store_host, batch.reconsume_times, topic.magic
+        topic_bytes, offsets, codes = topic.field, [], []
+        pieces: list[bytes | memoryview] = []
+        for size, flag, body, raw, properties in messages:
+            head = pack(
+                size, magic, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, offset, sys_flag,
+                born_timestamp, born_host, timestamp, store_host, reconsume_times, 0, len(body),
             )  # fmt: skip
-            if self._crc_room:
-                self._write_crc(view[at : at + size])
-            properties = decode_properties(str(raw, "utf-8", "replace"))
-            code = tags_code(properties.get(names.TAGS))
-            requests.append(
-                DispatchRequest(
-                    topic_name, queue_id, offset, size, code, timestamp, queue_offset, sys_flag, properties
-                )
-            )
+            pieces += head, body, topic_bytes, len(raw).to_bytes(2, "big"), raw
+            codes.append(tags_code(properties.get(names.TAGS)))
             offsets.append(offset)
-            at += size
+            offset += size
             queue_offset += 1
-        file.wrote = at
+        view = file.write_view
+        view[start : start + total] = b"".join(pieces)
+        if self._crc_room:
+            for at, message in zip(offsets, messages):
+                self._write_crc(view[at - file.base : at - file.base + message[0]])
+        file.wrote = start + total
         file.store_timestamp = timestamp
-        for number, request in enumerate(requests):
-            failure = self.dispatcher.appended(request)
+        failure = self._dispatch_batch(batch, topic, queue, messages, offsets, codes, first, timestamp)
+        if failure is not None:
+            self.commit_log.take_back(file, start, total)
+            return self._refuse_after(failure)
+        queue.next_offset = queue_offset
+        topic.puts.count += len(messages)
+        topic.puts.size_bytes += total
+        if self._at_once:
+            self.stats.put_distribution[0] += 1
+        return PutMessageResult(PUT_OK, offsets[0], total, first, timestamp, len(messages), "", offsets)
+
+    def _dispatch_batch(
+        self,
+        batch: InnerMessage,
+        topic: _Topic,
+        queue: AnyQueue,
+        messages: list[tuple[int, int, memoryview, bytes, dict[str, str]]],
+        offsets: list[int],
+        codes: list[int],
+        first: int,
+        timestamp: int,
+    ) -> Exception | None:
+        """Give the records of a batch their queue entries and keys; why none of them could have any."""
+        dispatcher = self.dispatcher
+        end = offsets[-1] + messages[-1][0]
+        if self._at_once and queue.__class__ is ConsumeQueue and queue.ext is None and not self._lmq:
+            entries = b"".join(
+                [
+                    ENTRY.pack(offset, message[0], code)
+                    for offset, message, code in zip(offsets, messages, codes)
+                ]
+            )
+            try:
+                fits = queue.put_block(entries, first, end)
+            except (OSError, KourouError) as error:
+                return error
+            if fits:
+                dispatcher.checkpoint.dispatched_msg_timestamp = timestamp
+                dispatcher.checkpoint.dispatched_physical_offset = offsets[-1]
+                dispatcher.dispatched_offset = end
+                if self._indexing:
+                    add, prefixes = self.index.add, topic.key_prefixes
+                    for offset, (_, _, _, _, properties) in zip(offsets, messages):
+                        get = properties.get
+                        add(prefixes, get("UNIQ_KEY"), get("KEYS"), get("TAGS"), offset, timestamp)
+                if dispatcher.on_arrive is not None:
+                    for code in set(codes):
+                        dispatcher.on_arrive(
+                            batch.topic, batch.queue_id, first + len(offsets), code, timestamp, None
+                        )
+                return None
+        for number, (offset, message, code) in enumerate(zip(offsets, messages, codes)):
+            request = DispatchRequest(
+                batch.topic, batch.queue_id, offset, message[0], code, timestamp, first + number,
+                batch.sys_flag, message[4],
+            )  # fmt: skip
+            failure = dispatcher.appended(request)
             if failure is not None and number == 0:
-                self.commit_log.take_back(file, start, total)
-                return self._refuse_after(failure)
+                return failure
             if failure is not None:
                 # Its first messages are in their queue: the rest gets there by `reput`, when it can.
                 self.refusal = str(failure)
                 break
-        queue.next_offset = queue_offset
-        topic.puts.count += len(parts)
-        topic.puts.size_bytes += total
-        if self._at_once:
-            self.stats.put_distribution[0] += 1
-        return PutMessageResult(PUT_OK, offsets[0], total, first, timestamp, len(parts), "", offsets)
+        return None
 
     def _first_use(self, topic_name: str, queue_id: int) -> tuple[_Topic, AnyQueue]:
         queue = self.queues.get_or_create(topic_name, queue_id)
@@ -494,7 +547,7 @@ class MessagePutter:
         return None
 
     def _gives_lmq(self, topic: str) -> bool:
-        return self.config.enable_lmq and allows_lmq(topic)
+        return self._lmq and allows_lmq(topic)
 
     def _advance_lmq(self, topic: str, properties: dict[str, str]) -> None:
         if self._gives_lmq(topic):

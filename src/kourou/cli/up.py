@@ -1,0 +1,182 @@
+"""`kourou up`: a name server, brokers and a data directory with one command."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kourou.cli.serve import run, set_up_logging, stop_event
+from kourou.errors import KourouError
+
+PORT_STEP = 10  # between the ports of brokers, each of which takes three
+READY_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
+
+
+def up(
+    directory: Annotated[
+        Path, typer.Option("--dir", "-d", help="Where everything is kept, between runs too.")
+    ] = Path("kourou-data"),
+    brokers: Annotated[
+        int,
+        typer.Option(min=1, max=64, help="How many brokers; several run as processes of their own."),
+    ] = 1,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="The address to listen on and to tell clients. The default is for this machine alone; for"
+            " others, give one that they can reach."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The name server's port; 0: a free port.")
+    ] = 9876,
+    broker_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The first broker's port; 0: free ports.")
+    ] = 10911,
+) -> None:
+    """Run a whole RocketMQ on this machine, until Ctrl-C.
+
+    Clients of any language find it at the name server's address. Topics are made when they are first sent to.
+    """
+    directory = directory.absolute()
+    set_up_logging(directory / "logs" / "kourou.log")
+    run(_up(directory, brokers, host, port, broker_port))
+
+
+async def _up(directory: Path, count: int, host: str, port: int, broker_port: int) -> None:
+    from kourou.namesrv import NameServer, NameServerConfig
+
+    started = time.monotonic()
+    stop = stop_event()
+    name_server = NameServer(
+        NameServerConfig(
+            bind_address=host,
+            listen_port=port,
+            kv_config_path=str(directory / "namesrv" / "kvConfig.json"),
+            config_store_path=str(directory / "namesrv" / "namesrv.properties"),
+        )
+    )
+    try:
+        await name_server.start()
+    except OSError as error:
+        raise KourouError(
+            f"port {port} of {host} cannot be used: {error.strerror or error}; is there another one running?"
+            " Take another one with --port"
+        ) from error
+    properties = [
+        {
+            "brokerName": f"broker-{number}",
+            "brokerIP1": host,
+            "brokerIP2": host,
+            "bindAddress": host,
+            "listenPort": str(broker_port + number * PORT_STEP if broker_port else 0),
+            "haListenPort": str(broker_port + number * PORT_STEP + 1 if broker_port else 0),
+            "namesrvAddr": f"{host}:{name_server.port}",
+            "storePathRootDir": str(directory / f"broker-{number}"),
+        }
+        for number in range(count)
+    ]
+    try:
+        serve = _serve_here if count == 1 else _serve_processes
+        await serve(properties, stop, _Announcement(started, directory, f"{host}:{name_server.port}"))
+    finally:
+        await name_server.stop()
+
+
+class _Announcement:
+    """What is printed once everything is up."""
+
+    def __init__(self, started: float, directory: Path, namesrv: str) -> None:
+        self._started = started
+        self._directory = directory
+        self._namesrv = namesrv
+
+    def __call__(self, addresses: list[str]) -> None:
+        elapsed = time.monotonic() - self._started
+        typer.echo(f"RocketMQ is up, after {elapsed:.1f} s.\n")
+        typer.echo(f"  name server  {self._namesrv}")
+        for address in addresses:
+            typer.echo(f"  broker       {address}")
+        typer.echo(f"  data         {self._directory}\n")
+        typer.echo(f"Clients of any language: name server address {self._namesrv}.")
+        typer.echo(f"What is in the store:    kourou store info {self._directory}/broker-0")
+        typer.echo("Ctrl-C stops it; what was sent is there again next time.")
+
+
+async def _serve_here(properties: list[dict[str, str]], stop: asyncio.Event, announce: _Announcement) -> None:
+    """One broker, in this process."""
+    from kourou.broker import Broker, BrokerConfig
+
+    broker = Broker(BrokerConfig.from_properties(properties[0]))
+    try:
+        await broker.start()
+    except OSError as error:
+        wanted = properties[0]["listenPort"]
+        raise KourouError(
+            f"port {wanted} cannot be used: {error.strerror or error}; take another one with --broker-port"
+        ) from error
+    await broker.registrar.register_all()
+    gc.freeze()
+    announce([broker.config.address])
+    await stop.wait()
+    await broker.stop()
+
+
+async def _serve_processes(
+    properties: list[dict[str, str]], stop: asyncio.Event, announce: _Announcement
+) -> None:
+    """Several brokers, each in a process; one that ends by itself ends all, with its number."""
+    processes: list[asyncio.subprocess.Process] = []
+    try:
+        for values in properties:
+            processes.append(await _start_broker(values))
+        announce(list(await asyncio.gather(*map(_address_of, processes, properties))))
+        waits = [asyncio.ensure_future(process.wait()) for process in processes]
+        stopped = asyncio.ensure_future(stop.wait())
+        await asyncio.wait([*waits, stopped], return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        failed = [number for number, wait in enumerate(waits) if wait.done()]
+        if failed and not stop.is_set():
+            raise KourouError(
+                f"broker-{failed[0]} ended with status {waits[failed[0]].result()}: see its log"
+            )
+    finally:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+        for process in processes:
+            try:
+                await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+            except TimeoutError:
+                process.kill()
+
+
+async def _start_broker(properties: dict[str, str]) -> asyncio.subprocess.Process:
+    root = Path(properties["storePathRootDir"])
+    root.mkdir(parents=True, exist_ok=True)
+    conf = root / "broker.conf"
+    conf.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), encoding="utf-8")
+    # In a session of its own: Ctrl-C reaches this process, which stops the others in order.
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "kourou", "broker", "-c", str(conf),
+        stdout=asyncio.subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+
+
+async def _address_of(process: asyncio.subprocess.Process, properties: dict[str, str]) -> str:
+    """Where a broker can be reached, once it can."""
+    assert process.stdout is not None
+    line = await asyncio.wait_for(process.stdout.readline(), READY_TIMEOUT_S)
+    if not line:
+        log_file = Path(properties["storePathRootDir"]) / "logs" / "broker.log"
+        raise KourouError(f"{properties['brokerName']} did not start: see {log_file}")
+    return line.decode().split()[-1]

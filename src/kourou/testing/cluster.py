@@ -1,0 +1,181 @@
+"""Cluster: servers on an event loop in a thread of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+import threading
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kourou.broker import Broker, BrokerConfig
+from kourou.errors import KourouError
+from kourou.namesrv import NameServer, NameServerConfig
+from kourou.remoting.client import RemotingClient
+from kourou.remoting.codes import RequestCode, ResponseCode
+from kourou.remoting.command import RemotingCommand
+from kourou.remoting.headers import CreateTopic
+from kourou.remoting.registration import PERM_READ, PERM_WRITE
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 60.0
+
+# Small files: a test writes little, and a file that is made costs time.
+SMALL_STORE = {
+    "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
+    "mappedFileSizeConsumeQueue": str(20 * 20_000),
+    "maxHashSlotNum": "50000",
+    "maxIndexNum": "200000",
+    "diskMaxUsedSpaceRatio": "99",
+    "diskSpaceWarningLevelRatio": "99",
+    "diskSpaceCleanForciblyRatio": "99",
+}
+
+_T = TypeVar("_T")
+
+
+class Cluster:
+    """A name server and brokers. `config` has keys of broker.conf, for all brokers."""
+
+    def __init__(
+        self,
+        *,
+        brokers: int = 1,
+        config: Mapping[str, str] | None = None,
+        directory: str | Path | None = None,
+    ) -> None:
+        self._count = brokers
+        self._config = dict(config or {})
+        self._keep = directory is not None
+        self.directory = Path(directory) if directory is not None else None
+        self.name_server: NameServer
+        self.brokers: list[Broker] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._client: RemotingClient
+
+    @property
+    def namesrv(self) -> str:
+        """The address of the name server, for clients."""
+        return f"{HOST}:{self.name_server.port}"
+
+    @property
+    def broker_addresses(self) -> list[str]:
+        """The addresses of the brokers."""
+        return [broker.config.address for broker in self.brokers]
+
+    def create_topic(self, topic: str, *, queues: int = 4, attributes: str = "") -> None:
+        """Make a topic on every broker; it is at the name server when this returns."""
+        header = CreateTopic(
+            topic,
+            "TBW102",
+            queues,
+            queues,
+            PERM_READ | PERM_WRITE,
+            "SINGLE_TAG",
+            attributes=attributes or None,
+        )
+        for address in self.broker_addresses:
+            self.call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header.fields())
+
+    def call(
+        self, address: str, code: int, fields: Mapping[str, str] | None = None, body: bytes | None = None
+    ) -> RemotingCommand:
+        """Send a request to a server of the cluster; its answer, or an error if that is no success."""
+        request = RemotingCommand(code, dict(fields or {}), body)
+        answer = self._run(self._client.call(address, request, START_TIMEOUT_S))
+        if answer.code != ResponseCode.SUCCESS:
+            raise KourouError(f"request {code} to {address} was answered with {answer.code}: {answer.remark}")
+        return answer
+
+    # Life
+
+    def start(self) -> Cluster:
+        """Start everything; it can be used when this returns."""
+        if self.directory is None:
+            self.directory = Path(tempfile.mkdtemp(prefix="kourou-"))
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(ready,), name="kourou-cluster", daemon=True)
+        self._thread.start()
+        ready.wait()
+        try:
+            self._run(self._start())
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _serve(self, ready: threading.Event) -> None:
+        loop_factory = None
+        with contextlib.suppress(ImportError):
+            import uvloop
+
+            loop_factory = uvloop.new_event_loop
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            self._loop = runner.get_loop()
+            self._loop.call_soon(ready.set)
+            self._loop.run_forever()
+
+    async def _start(self) -> None:
+        assert self.directory is not None
+        self._client = RemotingClient()
+        self.name_server = NameServer(
+            NameServerConfig(
+                bind_address=HOST, listen_port=0, kv_config_path=str(self.directory / "kvConfig.json")
+            )
+        )
+        await self.name_server.start()
+        for number in range(self._count):
+            name = f"broker-{chr(ord('a') + number)}"
+            properties = {
+                **SMALL_STORE,
+                "brokerName": name,
+                "brokerIP1": HOST,
+                "brokerIP2": HOST,
+                "bindAddress": HOST,
+                "listenPort": "0",
+                "namesrvAddr": self.namesrv,
+                "storePathRootDir": str(self.directory / name),
+                **self._config,
+            }
+            broker = Broker(BrokerConfig.from_properties(properties))
+            await broker.start()
+            self.brokers.append(broker)
+            await broker.registrar.register_all()
+
+    def stop(self) -> None:
+        """Stop everything and, unless it was given, remove the directory."""
+        loop, thread = self._loop, self._thread
+        self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            try:
+                asyncio.run_coroutine_threadsafe(self._stop(), loop).result(START_TIMEOUT_S)
+            finally:
+                loop.call_soon_threadsafe(loop.stop)
+                thread.join(START_TIMEOUT_S)
+        if self.directory is not None and not self._keep:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    async def _stop(self) -> None:
+        brokers, self.brokers = self.brokers, []
+        for broker in brokers:
+            await broker.stop()
+        if hasattr(self, "name_server"):
+            await self.name_server.stop()
+        if hasattr(self, "_client"):
+            await self._client.close()
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        if self._loop is None:
+            work.close()
+            raise KourouError("the cluster is not running: use it in a `with`, or call start()")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_TIMEOUT_S)
+
+    def __enter__(self) -> Cluster:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
