@@ -50,7 +50,7 @@ class Mode(NamedTuple):
 
 MODES = {
     "send": Mode("pipelined send", 1.2, 0.6, {}, 80_000),
-    "sendsync": Mode("synchronous send, 32 connections", 1.5, 0.6, {"conns": 32}, 40_000),
+    "sendsync": Mode("sync send, 32 connections", 1.5, 0.6, {"conns": 32}, 40_000),
     "batch": Mode("batch of 32", 0.8, 1.0, {"batch": 32}, 250_000),
     "pull": Mode("pull of 32", 1.5, 0.4, {"max-nums": 32}, 0),
 }

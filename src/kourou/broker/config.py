@@ -9,19 +9,30 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kourou.clock import SystemClock
+from kourou.errors import ConfigError
 from kourou.java_config import convert_known, java_keys, to_properties
 from kourou.properties_file import read_properties_file
-from kourou.remoting.registration import PERM_READ, PERM_WRITE
+from kourou.remoting.registration import PERM_READ, PERM_WRITE, DataVersion
 from kourou.store import MessageStoreConfig
 
 DEFAULT_PORT = 10911
 MASTER_ID = 0
 
 _HIDDEN = ("brokerConfigPath",)
+_FORBIDDEN = frozenset({*_HIDDEN, "rocketmqHome", "configBlackList"})  # whatever the black list says
+
+# What a store that is open, and sockets that listen, cannot take another value of
+_AT_START_ONLY = (
+    "bindAddress", "listenPort", "storePathRootDir", "storePathCommitLog", "mappedFileSizeCommitLog",
+    "mappedFileSizeConsumeQueue", "mapperFileSizeBatchConsumeQueue", "mappedFileSizeConsumeQueueExt",
+    "enableConsumeQueueExt", "maxHashSlotNum", "maxIndexNum", "transientStorePoolEnable",
+    "transientStorePoolSize", "enableLmq",
+)  # fmt: skip
 
 
 def local_address() -> str:
@@ -97,6 +108,7 @@ class BrokerConfig:
     subscription_expired_timeout: int = 600_000
     enable_register_producer: bool = True
     reject_pull_consumer_enable: bool = False
+    server_load_balancer_enable: bool = True
     flush_consumer_offset_interval: int = 5000
     consumer_offset_update_version_step: int = 500
 
@@ -108,6 +120,7 @@ class BrokerConfig:
 
     store: MessageStoreConfig = field(default_factory=MessageStoreConfig)
     others: dict[str, str] = field(default_factory=dict)
+    data_version: DataVersion = field(default_factory=lambda: DataVersion(0, 0, SystemClock.now_ms()))
 
     @classmethod
     def load(cls, path: str | Path, **overrides: Any) -> BrokerConfig:
@@ -132,6 +145,11 @@ class BrokerConfig:
     def update(self, properties: Mapping[str, str]) -> None:
         """Take new values of keys that are there, all of them or, where one is of no use, none."""
         own, store = convert_known(BrokerConfig, properties), convert_known(MessageStoreConfig, properties)
+        replace(self.store, **store)  # ConfigError where values are of no use together
+        current = {**to_properties(self.store), **to_properties(self)}
+        for key in _AT_START_ONLY:
+            if key in properties and properties[key].strip() != current[key]:
+                raise ConfigError(f"{key} counts at the start only: it cannot change while the broker runs")
         for name, value in own.items():
             setattr(self, name, value)
         for name, value in store.items():
@@ -140,12 +158,14 @@ class BrokerConfig:
 
     def forbids_update_of(self, key: str) -> bool:
         """Whether a key may not be changed from outside."""
-        return key in {"configBlackList", *_HIDDEN, *self.config_black_list.split(";")}
+        return key in _FORBIDDEN or key in self.config_black_list.split(";")
 
     def to_text(self) -> str:
         """All keys and values, a line each, in the order of the keys."""
         values = {**self.others, **to_properties(self.store), **to_properties(self)}
-        return "".join(f"{key}={value}\n" for key, value in sorted(values.items()) if key not in _HIDDEN)
+        return "".join(
+            f"{key}={_escape(value)}\n" for key, value in sorted(values.items()) if key not in _HIDDEN
+        )
 
     @property
     def address(self) -> str:
@@ -161,3 +181,8 @@ class BrokerConfig:
     def name_servers(self) -> list[str]:
         """The addresses of the name servers."""
         return [part.strip() for part in self.namesrv_addr.split(";") if part.strip()]
+
+
+def _escape(value: str) -> str:
+    """A value on its line: what is read back is what was written."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")

@@ -363,3 +363,17 @@ class ViewBrokerStatsData(Header):
 
     stats_name: str
     stats_key: str
+
+
+# Brokers among themselves
+
+
+@header
+class NotifyMinBrokerIdChange(Header):
+    """NOTIFY_MIN_BROKER_ID_CHANGE (905)."""
+
+    min_broker_id: int | None = None
+    broker_name: str | None = None
+    min_broker_addr: str | None = None
+    offline_broker_addr: str | None = None
+    ha_broker_addr: str | None = None

@@ -1,5 +1,205 @@
+"""The broker itself: its configuration, its files, its peers (AdminBrokerProcessor), and who gets which
+queues (QueryAssignmentProcessor)."""
+
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import logging
+import threading
+from typing import TYPE_CHECKING
 
-HANDLERS: dict[Any, Any] = {}
+from kourou.broker.bodies import read_body, read_text
+from kourou.broker.config import BrokerConfig
+from kourou.broker.heartbeat import BROADCASTING, CLUSTERING
+from kourou.broker.names import is_lmq
+from kourou.broker.versions import next_version
+from kourou.errors import KourouError
+from kourou.files import write_atomically
+from kourou.properties_file import parse_properties
+from kourou.remoting import lenient_json
+from kourou.remoting.codes import RequestCode, ResponseCode
+from kourou.remoting.command import RemotingCommand
+from kourou.remoting.connection import Connection
+from kourou.remoting.header import BadRequestError
+from kourou.remoting.headers import NotifyMinBrokerIdChange
+from kourou.remoting.lenient_json import MessageQueue
+from kourou.remoting.registration import PERM_READ
+
+if TYPE_CHECKING:
+    from kourou.broker.server import Broker
+
+log = logging.getLogger(__name__)
+
+ROUTE_TIMEOUT_S = 3.0
+LMQ_QUEUE_ID = 0
+
+_writing = threading.Lock()  # one write of a configuration at a time; the last one has all changes
+
+
+# Configuration
+
+
+def get_config(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    """GET_BROKER_CONFIG: all keys and values, and their version."""
+    version = lenient_json.dumps(broker.config.data_version.to_json()).decode()
+    return request.response(ext_fields={"version": version}, body=broker.config.to_text().encode())
+
+
+def update_config(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+    """UPDATE_BROKER_CONFIG: change keys now, and in the file that the broker was started with."""
+    if not request.body:
+        return request.response()
+    try:
+        properties = parse_properties(str(request.body, "utf-8"))
+    except UnicodeDecodeError:
+        raise BadRequestError("the body of UPDATE_BROKER_CONFIG is no UTF-8") from None
+    log.info("%s changes the configuration: %s", connection.peer, properties)
+    if any(map(broker.config.forbids_update_of, properties)):
+        remark = "Can not update config in black list."
+        return request.response(ResponseCode.NO_PERMISSION, remark=remark)
+    broker.config.update(properties)
+    now_ms = broker.clock.now_ms()
+    broker.config.data_version = next_version(broker.config.data_version, now_ms)
+    broker.sender.configure()
+    if "brokerPermission" in properties:
+        broker.topics.data_version = next_version(broker.topics.data_version, now_ms)
+    broker.answer_later(connection, request, _configured(broker, request, "brokerPermission" in properties))
+    return None
+
+
+async def _configured(broker: Broker, request: RemotingCommand, registers: bool) -> RemotingCommand:
+    """An answer that is given when a change is in the file and, of permissions, at the name servers."""
+    if registers:
+        await broker.registrar.register_all()
+    if broker.config.broker_config_path:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(None, _write_config, broker.config)
+        except OSError as error:
+            log.error("the configuration has changed but cannot be kept: %s", error)
+            remark = f"the change counts until the broker stops, for its file cannot be written: {error}"
+            return request.response(ResponseCode.SYSTEM_ERROR, remark=remark)
+    return request.response()
+
+
+def _write_config(config: BrokerConfig) -> None:
+    with _writing:
+        write_atomically(config.broker_config_path, config.to_text().encode())
+
+
+# Files
+
+
+def clean_expired_queues(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    """CLEAN_EXPIRED_CONSUMEQUEUE: remove the queues of which no message is left."""
+    removed = broker.store.queues.clean_expired(broker.store.commit_log.min_offset)
+    log.info("%s has expired queues removed: %s", connection.peer, removed)
+    return request.response()
+
+
+def delete_expired_log(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    """DELETE_EXPIRED_COMMITLOG: have log files that are past their time deleted soon, whatever the hour."""
+    log.info("%s has expired log files deleted", connection.peer)
+    broker.store.retention.delete_now()
+    return request.response()
+
+
+# Peers
+
+
+def min_broker_changed(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    """NOTIFY_MIN_BROKER_ID_CHANGE: another broker of this name is the one with the lowest id."""
+    log.info(
+        "%s: the lowest broker id has changed: %s", connection.peer, NotifyMinBrokerIdChange.read(request)
+    )
+    return request.response()
+
+
+# Queues of a client that leaves their distribution to the broker
+
+
+def query_assignment(broker: Broker, connection: Connection, request: RemotingCommand) -> None:
+    """QUERY_ASSIGNMENT: the queues of a topic that a client of a group shall pull."""
+    body = read_body(request.body, "QUERY_ASSIGNMENT")
+    work = _assign(
+        broker,
+        request,
+        read_text(body, "topic"),
+        read_text(body, "consumerGroup"),
+        read_text(body, "clientId"),
+        read_text(body, "messageModel", CLUSTERING),
+        read_text(body, "strategyName", ""),
+    )
+    broker.answer_later(connection, request, work)
+
+
+async def _assign(
+    broker: Broker,
+    request: RemotingCommand,
+    topic: str,
+    group_name: str,
+    client_id: str,
+    message_model: str,
+    strategy: str,
+) -> RemotingCommand:
+    """Without assignments in its answer, a client keeps what it has; with none among them, it has none."""
+    queues = await _queues_of(broker, topic)
+    if message_model != BROADCASTING and broker.config.server_load_balancer_enable:
+        group = broker.consumers.get(group_name)
+        queues = None if group is None else _allocate(strategy, queues or [], client_id, group.client_ids())
+    if queues is None:
+        return request.response(body=b"{}")
+    assignments = [{"messageQueue": queue, "mode": "PULL"} for queue in queues]
+    return request.response(body=lenient_json.dumps({"messageQueueAssignments": assignments}))
+
+
+async def _queues_of(broker: Broker, topic: str) -> list[MessageQueue] | None:
+    """The queues that can be read, of all brokers that the name server knows; None if there is no topic."""
+    name = broker.config.broker_name
+    if is_lmq(topic):
+        return [MessageQueue(topic, name, LMQ_QUEUE_ID)]
+    for server in broker.config.name_servers:
+        question = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        try:
+            answer = await broker.client.call(server, question, ROUTE_TIMEOUT_S)
+            if answer.code != ResponseCode.SUCCESS or not answer.body:
+                continue
+            return sorted(
+                MessageQueue(topic, str(data["brokerName"]), queue_id)
+                for data in lenient_json.loads(answer.body)["queueDatas"]
+                if data["perm"] & PERM_READ
+                for queue_id in range(data["readQueueNums"])
+            )
+        except (KourouError, KeyError, TypeError, ValueError) as error:
+            log.warning("name server %s does not say where %s is: %s", server, topic, error)
+    config = broker.topics.get(topic)
+    if config is None or not config.perm & PERM_READ:
+        return None
+    return [MessageQueue(topic, name, queue_id) for queue_id in range(config.read_queue_nums)]
+
+
+def _allocate(
+    strategy: str, queues: list[MessageQueue], client_id: str, client_ids: list[str]
+) -> list[MessageQueue] | None:
+    """The share of a client, by Java's strategies; None if there is no such strategy, or nothing to share."""
+    if strategy not in ("AVG", "AVG_BY_CIRCLE") or not queues:
+        return None
+    clients = sorted(client_ids)
+    if client_id not in clients:
+        return []
+    place, count = clients.index(client_id), len(clients)
+    if strategy == "AVG_BY_CIRCLE":
+        return queues[place::count]
+    share, rest = divmod(len(queues), count)
+    start = place * share + min(place, rest)
+    return queues[start : start + share + (place < rest)]
+
+
+HANDLERS = {
+    RequestCode.GET_BROKER_CONFIG: get_config,
+    RequestCode.UPDATE_BROKER_CONFIG: update_config,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: clean_expired_queues,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: delete_expired_log,
+    RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: min_broker_changed,
+    RequestCode.QUERY_ASSIGNMENT: query_assignment,
+}

@@ -122,9 +122,8 @@ def get_max_offset(broker: Broker, connection: Connection, request: RemotingComm
 def get_min_offset(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """GET_MIN_OFFSET: the queue offset of the first message."""
     header = QueueOfTopic.read(request)
-    return request.response(
-        ext_fields={"offset": str(broker.store.min_offset(header.topic, header.queue_id))}
-    )
+    offset = max(broker.store.min_offset(header.topic, header.queue_id), 0)
+    return request.response(ext_fields={"offset": str(offset)})
 
 
 def get_earliest_time(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kourou.broker.attributes import parse_changes
 from kourou.broker.bodies import as_object, read_body, read_list
-from kourou.broker.names import RETRY_PREFIX, check_topic_name, is_lmq
+from kourou.broker.names import RETRY_PREFIX, check_topic_name
 from kourou.remoting import lenient_json
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
