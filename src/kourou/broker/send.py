@@ -188,9 +188,10 @@ class MessageSender:
             self._broker.has_put()
             return self._answer(request, message, result, queue_id)
         unique_id = properties.get("UNIQ_KEY", "")
+        if raw[-1:] != "\x02":
+            raw += "\x02"
         if (
             len(properties) != raw.count("\x02")
-            or raw[-1:] != "\x02"
             or not _NOT_PLAIN.isdisjoint(properties)
             or not (unique_id.isalnum() and unique_id.isascii())
         ):
