@@ -47,6 +47,7 @@ BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
 
 PUT_OK = PutMessageStatus.PUT_OK
 SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
+BORN_HOST_V6 = sysflag.BORN_HOST_V6
 
 # A message with one of these is not plain: it is kept elsewhere first, or the broker's own property is in it.
 _NOT_PLAIN = frozenset(
@@ -94,13 +95,15 @@ class SendRefusedError(KourouError):
 class _Target:
     """What the checks of a topic found. Hot: looked up for each message, made anew when topics change."""
 
-    __slots__ = ("config", "is_plain", "puts", "queues", "sys_flag")
+    __slots__ = ("config", "is_plain", "name", "puts", "queues", "sys_flag")
 
-    def __init__(self, config: TopicConfig, is_batch: bool, stats: TopicStats) -> None:
+    def __init__(self, config: TopicConfig, is_batch: bool, stats: TopicStats, store_flag: int) -> None:
         self.config = config
+        self.name = config.name
         self.queues = max(config.read_queue_nums, config.write_queue_nums)
         self.puts = [stats.queue(queue_id) for queue_id in range(self.queues)]
-        self.sys_flag = sysflag.MULTI_TAGS if config.topic_filter_type == "MULTI_TAG" else 0
+        multi = sysflag.MULTI_TAGS if config.topic_filter_type == "MULTI_TAG" else 0
+        self.sys_flag = multi | store_flag
         compacted = config.attributes.get("cleanup.policy") == "COMPACTION"
         self.is_plain = not (is_batch or compacted or config.name.startswith(RETRY_PREFIX))
 
@@ -110,7 +113,9 @@ class MessageSender:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._has_put = broker.has_put
         self._put = broker.store.put_message
+        self._put_plain = broker.store.put_plain
         self._put_many = broker.store.put_messages
         self._targets: dict[str, _Target] = {}
         self._unique_id = UniqueIdGenerator(broker.config.broker_ip1)
@@ -133,6 +138,7 @@ class MessageSender:
         """Take what is needed of the configuration; again after it changed."""
         config = self._broker.config
         self._store_host = pack_host(config.broker_ip1, config.listen_port)
+        self._host_text = self._store_host.hex().upper()
         self._always_waits = config.store.sync_flush or config.store.broker_role.name == "SYNC_MASTER"
         added = {
             names.MSG_REGION: config.region_id,
@@ -197,22 +203,29 @@ class MessageSender:
         ):
             return self.send(connection, request)
         properties.update(self._added)
-        message = InnerMessage.of_request(
-            target.config.name, queue_id, body, raw + self._added_raw, properties, target.sys_flag,
-            born_timestamp, connection.peer_host, self._store_host,
-        )  # fmt: skip
-        result = self._put(message)
-        self._broker.has_put()
-        if result.status is not PUT_OK or request.serialize_type != JSON:
-            return self._answer(request, message, result, queue_id)
+        raw += self._added_raw
+        name, sys_flag, born_host = target.name, target.sys_flag, connection.peer_host
+        if len(born_host) == 20:
+            sys_flag |= BORN_HOST_V6
+        put = self._put_plain(
+            name, queue_id, body, raw, properties, sys_flag, born_timestamp, born_host, self._store_host
+        )
+        self._has_put()
+        if put is None:
+            message = InnerMessage.of_request(
+                name, queue_id, body, raw, properties, sys_flag, born_timestamp, born_host, self._store_host
+            )
+            return self._answer(request, message, self._put(message), queue_id)
+        offset, queue_offset, size = put
         puts = target.puts[queue_id]
         puts.messages += 1
         puts.calls += 1
-        puts.size_bytes += result.wrote_bytes
-        header = self._template % (
-            result.physical_offset, queue_id, result.queue_offset, unique_id.encode(), request.opaque
-        )  # fmt: skip
-        return frame(JSON, header)
+        puts.size_bytes += size
+        if request.serialize_type != JSON:
+            return request.response(0, self._fields(offset, queue_id, queue_offset, unique_id))
+        return frame(
+            JSON, self._template % (offset, queue_id, queue_offset, unique_id.encode(), request.opaque)
+        )
 
     def send(self, connection: Connection, request: RemotingCommand) -> Answer:
         """SEND_MESSAGE, SEND_BATCH_MESSAGE, and what of SEND_MESSAGE_V2 is not plain."""
@@ -295,7 +308,9 @@ class MessageSender:
             )
         if known is None:
             known = self._create_topic(connection, header)
-        target = _Target(known, broker.topics.is_batch_topic(topic), broker.stats.topic(topic))
+        store_flag = sysflag.STORE_HOST_V6 if len(self._store_host) == 20 else 0
+        is_batch = broker.topics.is_batch_topic(topic)
+        target = _Target(known, is_batch, broker.stats.topic(topic), store_flag)
         if header.queue_id >= target.queues:
             raise SendRefusedError(
                 ResponseCode.INVALID_PARAMETER,
@@ -558,8 +573,18 @@ class MessageSender:
             fields["transactionId"] = unique_id
         return request.response(code, fields)
 
+    def _fields(self, offset: int, queue_id: int, queue_offset: int, unique_id: str) -> dict[str, str]:
+        """The fields of an answer to a plain message."""
+        return {
+            **self._answer_fields,
+            "msgId": f"{self._host_text}{offset:016X}",
+            "queueId": str(queue_id),
+            "queueOffset": str(queue_offset),
+            "transactionId": unique_id,
+        }
+
     def _place(self, result: PutMessageResult, queue_id: int) -> dict[str, str]:
-        prefix = self._store_host.hex().upper()
+        prefix = self._host_text
         offsets = result.physical_offsets or [result.physical_offset]
         return {
             "msgId": ",".join(f"{prefix}{offset:016X}" for offset in offsets),
@@ -584,7 +609,7 @@ class MessageSender:
         holes = {"msgId": "MSG", "queueId": "QUEUE", "queueOffset": "OFFSET", "transactionId": "UNIQUE"}
         model = RemotingCommand(ResponseCode.SUCCESS, {**self._answer_fields, **holes}, opaque=0, flag=1)
         text = model.encode_header().replace(b"%", b"%%")
-        prefix = self._store_host.hex().upper().encode()
+        prefix = self._host_text.encode()
         for hole, place in (
             (b'"MSG"', b'"' + prefix + b'%016X"'),
             (b'"QUEUE"', b'"%d"'),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kourou.cli.serve import run, set_up_logging, stop_event
+from kourou.cli.serve import run, set_up_logging, settle_memory, stop_event
 
 if TYPE_CHECKING:
     from kourou.broker import BrokerConfig
@@ -70,7 +69,7 @@ async def _serve(config: BrokerConfig) -> None:
     stop = stop_event()
     server = Broker(config)
     await server.start()
-    gc.freeze()  # what is there now stays: the collector need not look at it again
+    settle_memory()
     typer.echo(f"listening on {config.bind_address}:{config.listen_port} as {config.address}")
     await stop.wait()
     await server.stop()

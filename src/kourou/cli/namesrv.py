@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kourou.cli.serve import run, set_up_logging, stop_event
+from kourou.cli.serve import run, set_up_logging, settle_memory, stop_event
 
 if TYPE_CHECKING:
     from kourou.namesrv import NameServerConfig
@@ -54,6 +54,7 @@ async def _serve(config: NameServerConfig) -> None:
     stop = stop_event()
     server = NameServer(config)
     await server.start()
+    settle_memory()
     typer.echo(f"listening on {config.bind_address}:{server.port}")
     await stop.wait()
     await server.stop()

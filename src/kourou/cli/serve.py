@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import logging.handlers
 import signal
@@ -26,6 +27,16 @@ def run(main: Coroutine[Any, Any, None]) -> None:
         loop_factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(main)
+
+
+def settle_memory() -> None:
+    """Tell the collector that what is there now stays, and to come seldom: requests leave no cycles behind.
+
+    With its default of 700 new objects it took a sixth of the time of small sends.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
 
 
 def stop_event() -> asyncio.Event:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import signal
 import sys
 import time
@@ -13,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from kourou.cli.serve import run, set_up_logging, stop_event
+from kourou.cli.serve import run, set_up_logging, settle_memory, stop_event
 from kourou.errors import KourouError
 
 PORT_STEP = 10  # between the ports of brokers, each of which takes three
@@ -125,7 +124,7 @@ async def _serve_here(properties: list[dict[str, str]], stop: asyncio.Event, ann
             f"port {wanted} cannot be used: {error.strerror or error}; take another one with --broker-port"
         ) from error
     await broker.registrar.register_all()
-    gc.freeze()
+    settle_memory()
     announce([broker.config.address])
     await stop.wait()
     await broker.stop()

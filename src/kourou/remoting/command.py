@@ -209,18 +209,23 @@ def decode(data: bytes | memoryview) -> RemotingCommand:
     view = memoryview(data)
     if len(view) < 4:
         raise BadFrameError(f"frame of {len(view)} bytes has no header")
-    word = int.from_bytes(view[:4], "big")
-    serialize_type, header_end = word >> 24, 4 + (word & 0xFFFFFF)
-    if header_end > len(view):
-        raise BadFrameError(f"header of {header_end - 4} bytes does not fit a frame of {len(view)}")
+    return decode_frame(view, 4, len(view), int.from_bytes(view[:4], "big"))
+
+
+def decode_frame(view: memoryview, at: int, end: int, word: int) -> RemotingCommand:
+    """The command of a frame whose header is at `at`; `word` is what stands before it. Hot."""
+    header_end = at + (word & 0xFFFFFF)
+    if header_end > end:
+        raise BadFrameError(f"header of {word & 0xFFFFFF} bytes does not fit a frame of {end - at}")
+    serialize_type = word >> 24
     if serialize_type == JSON:
-        command = _decode_json(view[4:header_end])
+        command = _decode_json(view[at:header_end])
     elif serialize_type == ROCKETMQ:
-        command = _decode_binary(view[4:header_end])
+        command = _decode_binary(view[at:header_end])
     else:
         raise BadFrameError(f"unknown serialisation {serialize_type}")
-    if header_end < len(view):
-        command.body = view[header_end:]
+    if header_end < end:
+        command.body = view[header_end:end]
     return command
 
 

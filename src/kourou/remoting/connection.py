@@ -21,7 +21,14 @@ from typing import cast
 from kourou.errors import KourouError
 from kourou.message.host import pack_host
 from kourou.remoting.codes import ResponseCode
-from kourou.remoting.command import MAX_FRAME_BYTES, ONEWAY_FLAG, BadFrameError, RemotingCommand, decode
+from kourou.remoting.command import (
+    MAX_FRAME_BYTES,
+    ONEWAY_FLAG,
+    RESPONSE_FLAG,
+    BadFrameError,
+    RemotingCommand,
+    decode_frame,
+)
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +36,7 @@ log = logging.getLogger(__name__)
 Answer = RemotingCommand | bytes | None
 Handler = Callable[["Connection", RemotingCommand], Answer]
 
-_LENGTH = struct.Struct(">i")
+_FRAME_HEAD = struct.Struct(">iI")
 
 # Calls under way on one connection; Java's semaphore for asynchronous calls has the same.
 MAX_CALLS = 65535
@@ -57,7 +64,8 @@ class Connection(asyncio.Protocol):
         self._on_open = on_open
         self._on_close = on_close
         self._transport: asyncio.Transport | None = None
-        self._rest = b""
+        self._parts: list[bytes] = []  # of a frame that is not complete
+        self._missing = 0  # bytes until it is, or until its length is known
         self._out: list[bytes] | None = None  # answers of the read that is being handled
         self._calls: dict[int, asyncio.Future[RemotingCommand]] = {}
         self.peer = ""  # ip:port
@@ -99,23 +107,41 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle every complete frame, and answer with one write. Hot."""
         self.last_seen = time.monotonic()
-        data = self._rest + data if self._rest else data
+        if self._parts:
+            # Parts are joined once, not with each read: a frame may come byte by byte.
+            self._parts.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                return
+            data = b"".join(self._parts)
+            self._parts = []
         view = memoryview(data)
         at, end = 0, len(data)
         out: list[bytes] = []
         self._out = out
         bad: BadFrameError | None = None
-        unpack_length = _LENGTH.unpack_from
+        wanted = 8  # what a frame needs at least; known better once its length is there
+        unpack_head, find_handler = _FRAME_HEAD.unpack_from, self._handlers.get
         try:
-            while end - at >= 4:
-                (length,) = unpack_length(data, at)
+            while end - at >= 8:
+                length, word = unpack_head(data, at)
                 if not 4 <= length <= MAX_FRAME_BYTES:
                     raise BadFrameError(f"frame of {length} bytes")
                 following = at + 4 + length
                 if following > end:
+                    wanted = 4 + length
                     break
-                self._handle(decode(view[at + 4 : following]))
+                command = decode_frame(view, at + 8, following, word)
                 at = following
+                if command.flag & RESPONSE_FLAG:
+                    self._take_answer(command)
+                else:
+                    self.answer(command, find_handler(command.code, _not_supported))
+            if (
+                4 <= end - at < 8
+                and not 4 <= (length := int.from_bytes(view[at : at + 4], "big")) <= MAX_FRAME_BYTES
+            ):
+                raise BadFrameError(f"frame of {length} bytes")
         except BadFrameError as error:
             bad = error
         self._out = None
@@ -125,23 +151,16 @@ class Connection(asyncio.Protocol):
             log.warning("closing the connection of %s: %s", self.peer, bad)
             self.close()
             return
-        self._rest = data[at:] if at < end else b""
+        if at < end:
+            self._parts = [data[at:]]
+            self._missing = wanted - (end - at)
 
-    def _handle(self, command: RemotingCommand) -> None:
-        if command.is_response:
-            future = self._calls.pop(command.opaque, None)
-            if future is not None and not future.done():
-                if command.body is not None:
-                    command.body = bytes(command.body)  # the buffer of the read is not kept for it
-                future.set_result(command)
-            return
-        handler = self._handlers.get(command.code)
-        if handler is None:
-            remark = f" request type {command.code} not supported"
-            if not command.is_oneway:
-                self.send(command.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
-            return
-        self.answer(command, handler)
+    def _take_answer(self, command: RemotingCommand) -> None:
+        future = self._calls.pop(command.opaque, None)
+        if future is not None and not future.done():
+            if command.body is not None:
+                command.body = bytes(command.body)  # the buffer of the read is not kept for it
+            future.set_result(command)
 
     def answer(self, command: RemotingCommand, handler: Handler) -> None:
         """Have a request handled, and send what its handler returns, or the error that it raises. Hot."""
@@ -189,7 +208,8 @@ class Connection(asyncio.Protocol):
         self._calls[request.opaque] = future
         self.send(request)
         try:
-            return await asyncio.wait_for(future, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await future
         except TimeoutError:
             raise CallTimeoutError(
                 f"{self.peer} did not answer request {request.code} in {timeout_s} s"
@@ -201,3 +221,8 @@ class Connection(asyncio.Protocol):
         """Close after what was sent has gone out."""
         if self._transport is not None:
             self._transport.close()
+
+
+def _not_supported(connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    remark = f" request type {request.code} not supported"
+    return request.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)

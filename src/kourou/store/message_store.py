@@ -100,6 +100,7 @@ class MessageStore:
             self._inbox,
         )
         self.put_message = self.putter.put_message  # bound once: a call less for each message
+        self.put_plain = self.putter.put_plain
         self.put_messages = self.putter.put_messages
         self.recovery: RecoveryReport | None = None
 

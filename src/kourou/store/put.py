@@ -222,6 +222,9 @@ class MessagePutter:
         )
         self._crc_room = PROPERTY_CRC_LENGTH if config.enabled_append_prop_crc else 0
         self._lmq = config.enable_lmq
+        self._may_be_plain = (
+            self._at_once and not self._crc_room and not self._lmq and not config.enable_consume_queue_ext
+        )
         self.refusal: str | None = "the store is not started"  # why no message is taken now
 
     def put_message(self, message: InnerMessage) -> PutMessageResult:
@@ -335,6 +338,89 @@ class MessagePutter:
         if self._at_once:
             self.stats.put_distribution[0] += 1
         return PutMessageResult(PUT_OK, offset, size, queue_offset, timestamp, count)
+
+    def put_plain(
+        self,
+        topic_name: str,
+        queue_id: int,
+        body: bytes | memoryview,
+        raw: str,
+        properties: dict[str, str],
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        store_host: bytes,
+    ) -> tuple[int, int, int] | None:
+        """Append a message that is like most: physical offset, queue offset and size of its record.
+
+        Does what `put_message` does with less looking; None, and nothing done, where that must look closer.
+        Hot: half of what a send costs.
+        """
+        files = self._files.files
+        try:
+            topic = self._topics[topic_name]
+            queue = self.queues.table[topic_name][queue_id]
+            file = files[-1]
+        except (KeyError, IndexError):
+            return None
+        raw_bytes = raw.encode()
+        body_length, raw_length = len(body), len(raw_bytes)
+        kind = sys_flag >> 4 & 3
+        header_size = HEADER_SIZES[kind]
+        size = header_size + body_length + topic.overhead + raw_length
+        at = file.wrote
+        end = at + size
+        offset = file.base + at
+        if (
+            not self._may_be_plain
+            or self.refusal is not None
+            or self._inbox.calls
+            or queue.__class__ is not ConsumeQueue
+            or end + END_FILE_MIN_BLANK > file.size
+            or end > file.reserved
+            or body_length > self.config.max_message_size
+            or raw_length > MAX_PROPERTIES
+            or "INNER_" in raw
+            or offset - self._files.flushed_where > self._max_unflushed
+        ):
+            return None
+        queue_offset = queue.next_offset
+        timestamp = self.clock.now_ms()
+        view = file.write_view
+        HEADERS[kind].pack_into(
+            view, at, size, topic.magic, crc32(body) & 0x7FFFFFFF, queue_id, 0, queue_offset, offset,
+            sys_flag, born_timestamp, born_host, timestamp, store_host, 0, 0, body_length,
+        )  # fmt: skip
+        body_at = at + header_size
+        body_end = body_at + body_length
+        view[body_at:body_end] = body
+        view[body_end:end] = topic.field + raw_length.to_bytes(2, "big") + raw_bytes
+        get = properties.get
+        tags = get("TAGS")
+        code = tags_code(tags)
+        try:
+            queue.put(offset, size, code, queue_offset)
+        except (OSError, KourouError):
+            file.wrote = end
+            self.commit_log.take_back(file, at, size)
+            return None
+        file.wrote = end
+        file.store_timestamp = timestamp
+        queue.next_offset = queue_offset + 1
+        dispatcher = self.dispatcher
+        checkpoint = dispatcher.checkpoint
+        checkpoint.dispatched_msg_timestamp = timestamp
+        checkpoint.dispatched_physical_offset = offset
+        dispatcher.dispatched_offset = offset + size
+        if self._indexing:
+            self.index.add(topic.key_prefixes, get("UNIQ_KEY"), get("KEYS"), tags, offset, timestamp)
+        if dispatcher.on_arrive is not None:
+            dispatcher.on_arrive(topic_name, queue_id, queue_offset + 1, code, timestamp, properties)
+        puts = topic.puts
+        puts.count += 1
+        puts.size_bytes += size
+        self.stats.put_distribution[0] += 1
+        return offset, queue_offset, size
 
     def put_messages(self, batch: InnerMessage) -> PutMessageResult:
         """Append the messages of a batch body, one record each, one behind the other in one file."""

@@ -24,6 +24,7 @@ from kourou.store.dispatch import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from kourou.broker.server import Broker
+    from kourou.store import MessageStore
 
 VERSION_NAME = "V5_5_0"  # of remoting.command.VERSION
 TOPIC_SEPARATOR = ";"
@@ -136,7 +137,7 @@ def _time_span(broker: Broker, group: str, topic: str, queue_id: int) -> dict[st
     consumed = broker.offsets.query(group, topic, queue_id)
     consumed_time = store.message_store_timestamp(topic, queue_id, consumed - 1) if consumed > 0 else first
     delay_ms = 0
-    if consumed < high:
+    if max(consumed, 0) < high:
         waiting = store.message_store_timestamp(topic, queue_id, max(consumed, low))
         delay_ms = broker.clock.now_ms() - waiting
     return {
@@ -189,7 +190,7 @@ def get_runtime_info(broker: Broker, connection: Connection, request: RemotingCo
 def _store_info(broker: Broker) -> dict[str, str]:
     store = broker.store
     files = store.commit_log.files
-    ratios = {path: store.disk.used_ratio(path) for path in store.config.commit_log_directories}
+    ratios = {path: _used_ratio(store, path) for path in store.config.commit_log_directories}
     space = os.statvfs(store.root)
     total, free = space.f_blocks * space.f_frsize, space.f_bfree * space.f_frsize
     info = {
@@ -215,6 +216,12 @@ def _store_info(broker: Broker) -> dict[str, str]:
     else:
         info["remainTransientStoreBufferNumbs"] = str(NO_POOL)
     return info | {f"commitLogDiskRatio_{path}": str(ratio) for path, ratio in ratios.items()}
+
+
+def _used_ratio(store: MessageStore, directory: str) -> float:
+    """How full a disk is; a directory that the first message will make is on the disk of its parent."""
+    ratio = store.disk.used_ratio(directory)
+    return ratio if ratio >= 0 else store.disk.used_ratio(os.path.dirname(directory))
 
 
 def _schedule_info(broker: Broker) -> dict[str, str]:
