@@ -174,6 +174,9 @@ class FaultMapping:
     def warm(self, lock: bool) -> None:
         self._inner.warm(lock)
 
+    def populate(self, start: int, end: int) -> None:
+        self._inner.populate(start, end)
+
     def unlock(self) -> None:
         self._inner.unlock()
 

@@ -16,23 +16,27 @@ from typing import TYPE_CHECKING
 from kourou.broker.filters import TagFilter, filter_of
 from kourou.broker.subscription import BadSubscriptionError, SubscriptionData
 from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import JSON, RESPONSE_FLAG, VERSION, RemotingCommand, frame
-from kourou.remoting.connection import Answer, Connection
+from kourou.remoting.command import JSON, RESPONSE_FLAG, VERSION, RemotingCommand, frame_head
+from kourou.remoting.connection import Answer, Connection, Pieces
+from kourou.remoting.header import BadRequestError
 from kourou.remoting.headers import PullMessage
-from kourou.remoting.registration import PERM_READ
+from kourou.remoting.registration import PERM_READ, TopicConfig
 from kourou.store.config import BrokerRole
 from kourou.store.status import GetMessageResult, GetMessageStatus
 
 if TYPE_CHECKING:
-    from kourou.broker.clients import ConsumerGroup
     from kourou.broker.groups import SubscriptionGroupConfig
     from kourou.broker.server import Broker
+    from kourou.broker.stats import GroupStats
 
 log = logging.getLogger(__name__)
 
 COMMIT_OFFSET_FLAG, SUSPEND_FLAG, SUBSCRIPTION_FLAG = 1, 2, 4  # of a pull's sysFlag
 MAX_HOLD_MS = 600_000  # whatever a client asks for
 _SWEEP_AT = 1024
+MAX_ACCESSES = 100_000
+PIECES_FROM_BYTES = 16 * 1024  # from here on, handing over slices of the log is cheaper than copying them
+COMPENSATE_S = 60.0  # subscriptions of pulls are forgotten after ten minutes
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 FOUND = GetMessageStatus.FOUND
@@ -57,6 +61,21 @@ assert (RESPONSE_FLAG, VERSION) == (1, 513)
 
 # ForbiddenType: what forbids a pull
 _BY_BROKER, _BY_GROUP, _BY_TOPIC, _BY_BROADCAST, _BY_SUBSCRIPTION = "1", "2", "3", "4", "5"
+
+
+class _Access:
+    """What the checks of a group that pulls a topic found."""
+
+    __slots__ = ("compensate_again", "expression", "group", "stats", "subscription", "topic")
+
+    def __init__(self, topic: TopicConfig, group: SubscriptionGroupConfig, stats: GroupStats) -> None:
+        self.topic = topic
+        self.group = group
+        self.stats = stats
+        # The last subscription that came with a pull, and when it is told to the table of consumers again
+        self.expression: tuple[str | None, str | None] | None = None
+        self.subscription: SubscriptionData | None = None
+        self.compensate_again = 0.0
 
 
 class _Hold:
@@ -98,6 +117,8 @@ class MessagePuller:
         self._timer_at = 0.0
         self._arrived: set[tuple[str, int]] = set()
         self._stopping = False
+        self._accesses: dict[tuple[str, str], _Access] = {}
+        self.configure()
         broker.store.dispatcher.on_arrive = self._on_arrive
 
     def handlers(self) -> dict[int, Callable[[Connection, RemotingCommand], Answer]]:
@@ -105,84 +126,101 @@ class MessagePuller:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def pull(self, connection: Connection, request: RemotingCommand, may_hold: bool = True) -> Answer:
-        """PULL_MESSAGE, LITE_PULL_MESSAGE. Hot."""
-        header = PullMessage.read(request)
-        refusal = self._refusal(connection, request, header)
-        if refusal is not None:
-            return refusal
-        broker = self._broker
-        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
-        subscription = self._subscription(request, header)
+        """PULL_MESSAGE, LITE_PULL_MESSAGE. Hot: reads what most pulls are answered from by name."""
+        fields = request.ext_fields
+        try:
+            group, topic, queue_id = fields["consumerGroup"], fields["topic"], int(fields["queueId"])
+            offset, count = int(fields["queueOffset"]), int(fields["maxMsgNums"])
+            sys_flag, commit_offset = int(fields["sysFlag"]), int(fields["commitOffset"])
+            sub_version = int(fields["subVersion"])
+            fields["suspendTimeoutMillis"]  # looked at by who is held only, but it must be there
+        except (KeyError, ValueError):
+            header = PullMessage.read(request)  # says which field is missing or of no use
+            raise BadRequestError(f"request {header} cannot be read") from None
+        access = self._accesses.get((group, topic))
+        if access is None:
+            found = self._admit(request, group, topic)
+            if isinstance(found, RemotingCommand):
+                return found
+            access = found
+        if not 0 <= queue_id < access.topic.read_queue_nums:
+            return _bad_queue(connection, request, access.topic, queue_id)
+        if sys_flag & SUBSCRIPTION_FLAG:
+            subscription = self._own_subscription(request, access)
+        else:
+            subscription = self._group_subscription(request, access, sub_version)
         if isinstance(subscription, RemotingCommand):
             return subscription
         message_filter = filter_of(subscription)
-        reset_to = None
-        if broker.config.use_server_side_reset_offset:
-            reset_to = broker.offsets.take_reset(topic, group, queue_id)
-        store = broker.store
+        broker = self._broker
+        offsets, store = broker.offsets, broker.store
+        reset_to = offsets.take_reset(topic, group, queue_id) if self._takes_resets else None
         if reset_to is not None:
             low, high = max(store.min_offset(topic, queue_id), 0), store.max_offset(topic, queue_id)
             result = GetMessageResult(GetMessageStatus.OFFSET_RESET, reset_to, low, high)
         else:
-            result = store.get_message(
-                topic, queue_id, header.queue_offset, header.max_msg_nums, message_filter=message_filter
-            )
-        if may_hold and header.sys_flag & COMMIT_OFFSET_FLAG:
-            broker.offsets.commit(connection.peer, group, topic, queue_id, header.commit_offset)
-        broker.offsets.commit_pull(connection.peer, group, topic, queue_id, result.next_begin_offset)
-        return self._answer(connection, request, header, result, message_filter, may_hold)
+            result = store.get_message(topic, queue_id, offset, count, message_filter=message_filter)
+        if may_hold and sys_flag & COMMIT_OFFSET_FLAG:
+            offsets.commit(connection.peer, group, topic, queue_id, commit_offset)
+        following = result.next_begin_offset
+        offsets.commit_pull(connection.peer, group, topic, queue_id, following)
+        if result.status is not FOUND:
+            return self._answer_other(connection, request, access, result, message_filter, may_hold)
+        gets = access.stats.queue(queue_id)
+        gets.messages += result.message_count
+        gets.calls += 1
+        gets.size_bytes += result.buffer_total_size
+        suggested = 0 if self._is_simple else self._suggested_broker(result, access.group, 0)[0]
+        if request.serialize_type != JSON:
+            answered = self._fields(access, result, suggested)
+            return request.response(0, answered, b"".join(result.records), remark="FOUND")
+        text = _FOUND_JSON % (
+            access.group.group_sys_flag, result.max_offset, result.min_offset, following, suggested,
+            access.topic.topic_sys_flag, request.opaque,
+        )  # fmt: skip
+        pieces: Pieces = [frame_head(JSON, text, result.buffer_total_size), *result.records]
+        return pieces if result.buffer_total_size >= PIECES_FROM_BYTES else b"".join(pieces)
 
-    def _answer(
+    def _answer_other(
         self,
         connection: Connection,
         request: RemotingCommand,
-        header: PullMessage,
+        access: _Access,
         result: GetMessageResult,
         message_filter: TagFilter | None,
         may_hold: bool,
     ) -> Answer:
-        broker = self._broker
-        topic_config = broker.topics.topics[header.topic]
-        group_config = broker.groups.find(header.consumer_group)
-        assert group_config is not None
-        code = _CODES[result.status]
-        if code == ResponseCode.PULL_NOT_FOUND and header.queue_offset != 0 and result.status in (
-            GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE,
-        ):  # fmt: skip
+        """Nothing was found: hold the pull, or say why."""
+        header = PullMessage.read(request)
+        status = result.status
+        if status is GetMessageStatus.NO_MATCHED_LOGIC_QUEUE:
+            status = GetMessageStatus.NO_MESSAGE_IN_QUEUE  # a queue of the topic that nobody has written to
+        code = int(_CODES[status])
+        if status is GetMessageStatus.NO_MESSAGE_IN_QUEUE and header.queue_offset != 0:
             code = ResponseCode.PULL_OFFSET_MOVED
-        suggested, code = self._suggested_broker(result, group_config, code)
-        if code == ResponseCode.SUCCESS:
-            gets = broker.stats.group(header.topic, header.consumer_group).queue(header.queue_id)
-            gets.messages += result.message_count
-            gets.calls += 1
-            gets.size_bytes += result.buffer_total_size
-            if request.serialize_type == JSON:
-                text = _FOUND_JSON % (
-                    group_config.group_sys_flag, result.max_offset, result.min_offset,
-                    result.next_begin_offset, suggested, topic_config.topic_sys_flag, request.opaque,
-                )  # fmt: skip
-                return frame(JSON, text, result.records, result.buffer_total_size)
-        elif (
+        suggested, code = self._suggested_broker(result, access.group, code)
+        if (
             code == ResponseCode.PULL_NOT_FOUND
             and may_hold
             and header.sys_flag & SUSPEND_FLAG
             and self._hold(connection, request, header, message_filter)
         ):
             return None
-        fields = {
-            "groupSysFlag": str(group_config.group_sys_flag),
+        return request.response(code, self._fields(access, result, suggested), remark=status.name)
+
+    def _fields(self, access: _Access, result: GetMessageResult, suggested: int) -> dict[str, str]:
+        return {
+            "groupSysFlag": str(access.group.group_sys_flag),
             "maxOffset": str(result.max_offset),
             "minOffset": str(result.min_offset),
             "nextBeginOffset": str(result.next_begin_offset),
             "suggestWhichBrokerId": str(suggested),
-            "topicSysFlag": str(topic_config.topic_sys_flag),
+            "topicSysFlag": str(access.topic.topic_sys_flag),
         }
-        body = b"".join(result.records) if code == ResponseCode.SUCCESS else None
-        return request.response(code, fields, body, remark=result.status.name)
 
     def _suggested_broker(
-        self, result: GetMessageResult, group: SubscriptionGroupConfig, code: ResponseCode
-    ) -> tuple[int, ResponseCode]:
+        self, result: GetMessageResult, group: SubscriptionGroupConfig, code: int
+    ) -> tuple[int, int]:
         config = self._broker.config
         suggested = 0
         if config.slave_read_enable:
@@ -201,112 +239,92 @@ class MessagePuller:
 
     # Who may pull what
 
-    def _refusal(
-        self, connection: Connection, request: RemotingCommand, header: PullMessage
-    ) -> RemotingCommand | None:
+    def configure(self) -> None:
+        """Take what is needed of the configuration, and check everybody again."""
+        config = self._broker.config
+        self._takes_resets = config.use_server_side_reset_offset
+        self._is_simple = not config.slave_read_enable and config.broker_id == 0
+        self._accesses.clear()
+
+    def _admit(self, request: RemotingCommand, group_name: str, topic_name: str) -> _Access | RemotingCommand:
+        """Check who asks for what; kept until topics, groups or the configuration change."""
         broker, config = self._broker, self._broker.config
         if not config.broker_permission & PERM_READ:
-            return _forbidden(
-                request, _BY_BROKER, f"the broker[{config.broker_ip1}] pulling message is forbidden"
-            )
+            remark = f"the broker[{config.broker_ip1}] pulling message is forbidden"
+            return _forbidden(request, _BY_BROKER, remark)
         if request.code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable:
-            return _forbidden(
-                request, _BY_BROKER, f"the broker[{config.broker_ip1}] for lite pull consumer is forbidden"
-            )
-        group = broker.groups.find(header.consumer_group)
+            remark = f"the broker[{config.broker_ip1}] for lite pull consumer is forbidden"
+            return _forbidden(request, _BY_BROKER, remark)
+        group = broker.groups.find(group_name)
         if group is None:
-            return request.response(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                {},
-                remark=f"subscription group [{header.consumer_group}] does not exist, {FAQ}",
-            )
+            remark = f"subscription group [{group_name}] does not exist, {FAQ}"
+            return request.response(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, {}, remark=remark)
         if not group.consume_enable:
-            return _forbidden(
-                request, _BY_GROUP, f"subscription group no permission, {header.consumer_group}"
-            )
-        topic = broker.topics.get(header.topic)
+            return _forbidden(request, _BY_GROUP, f"subscription group no permission, {group_name}")
+        topic = broker.topics.get(topic_name)
         if topic is None:
-            return request.response(
-                ResponseCode.TOPIC_NOT_EXIST,
-                {},
-                remark=f"topic[{header.topic}] not exist, apply first please! {FAQ}",
-            )
+            remark = f"topic[{topic_name}] not exist, apply first please! {FAQ}"
+            return request.response(ResponseCode.TOPIC_NOT_EXIST, {}, remark=remark)
         if not topic.perm & PERM_READ:
-            return _forbidden(request, _BY_TOPIC, f"the topic[{header.topic}] pulling message is forbidden")
-        if not 0 <= header.queue_id < topic.read_queue_nums:
-            return request.response(
-                ResponseCode.INVALID_PARAMETER,
-                {},
-                remark=f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}]"
-                f" topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{connection.peer}]",
-            )
-        return None
+            return _forbidden(request, _BY_TOPIC, f"the topic[{topic_name}] pulling message is forbidden")
+        access = _Access(topic, group, broker.stats.group(topic_name, group_name))
+        if len(self._accesses) >= MAX_ACCESSES:
+            self._accesses.clear()
+        if config.lite_pull_message_enable:
+            self._accesses[group_name, topic_name] = access
+        return access
 
-    def _subscription(
-        self, request: RemotingCommand, header: PullMessage
+    def _own_subscription(
+        self, request: RemotingCommand, access: _Access
     ) -> SubscriptionData | RemotingCommand:
-        """What the group wants of the topic: as the request says it, or the group's heartbeats."""
-        broker = self._broker
-        if header.sys_flag & SUBSCRIPTION_FLAG:
-            try:
-                subscription = SubscriptionData.build(
-                    header.topic, header.subscription, header.expression_type, header.sub_version
-                )
-            except BadSubscriptionError:
-                return request.response(
-                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                    {},
-                    remark="parse the consumer's subscription failed",
-                )
-            broker.consumers.compensate(header.consumer_group, subscription)
-        else:
-            group = broker.consumers.get(header.consumer_group)
-            found = self._subscription_of_group(request, header, group)
-            if isinstance(found, RemotingCommand):
-                return found
-            subscription = found
+        """What the request itself says that it wants."""
+        fields = request.ext_fields
+        expression, kind = fields.get("subscription"), fields.get("expressionType")
+        now = self._loop.time()
+        if access.expression == (expression, kind) and now < access.compensate_again:
+            assert access.subscription is not None
+            return access.subscription
+        topic, group = access.topic.name, access.group.group_name
+        try:
+            subscription = SubscriptionData.build(topic, expression, kind, self._broker.clock.now_ms())
+        except BadSubscriptionError:
+            remark = "parse the consumer's subscription failed"
+            return request.response(ResponseCode.SUBSCRIPTION_PARSE_FAILED, {}, remark=remark)
+        self._broker.consumers.compensate(group, subscription)
         if not subscription.is_tag_type:
-            # Only what every broker does: filters by property are refused as Java's does without them.
-            return request.response(
-                ResponseCode.SYSTEM_ERROR,
-                {},
-                remark="The broker does not support consumer to filter message by "
-                + subscription.expression_type,
-            )
+            return self._cannot_filter(request, subscription)
+        access.expression, access.subscription = (expression, kind), subscription
+        access.compensate_again = now + COMPENSATE_S
         return subscription
 
-    def _subscription_of_group(
-        self, request: RemotingCommand, header: PullMessage, group: ConsumerGroup | None
+    def _group_subscription(
+        self, request: RemotingCommand, access: _Access, sub_version: int
     ) -> SubscriptionData | RemotingCommand:
+        """What the group's heartbeats say that it wants."""
+        name = access.group.group_name
+        group = self._broker.consumers.get(name)
         if group is None:
-            return request.response(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST, {}, remark=f"the consumer's group info not exist{FAQ}"
-            )
-        groups = self._broker.groups
-        config = groups.find(header.consumer_group)
-        assert config is not None
-        if not config.consume_broadcast_enable and group.message_model == "BROADCASTING":
-            return _forbidden(
-                request,
-                _BY_BROADCAST,
-                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
-            )
-        if groups.is_forbidden(header.consumer_group, header.topic):
-            return _forbidden(
-                request,
-                _BY_SUBSCRIPTION,
-                f"the consumer group[{header.consumer_group}] is forbidden for topic[{header.topic}]",
-            )
-        subscription = group.subscriptions.get(header.topic)
+            remark = f"the consumer's group info not exist{FAQ}"
+            return request.response(ResponseCode.SUBSCRIPTION_NOT_EXIST, {}, remark=remark)
+        if not access.group.consume_broadcast_enable and group.is_broadcasting:
+            remark = f"the consumer group[{name}] can not consume by broadcast way"
+            return _forbidden(request, _BY_BROADCAST, remark)
+        topic = access.topic.name
+        if self._broker.groups.is_forbidden(name, topic):
+            remark = f"the consumer group[{name}] is forbidden for topic[{topic}]"
+            return _forbidden(request, _BY_SUBSCRIPTION, remark)
+        subscription = group.subscriptions.get(topic)
         if subscription is None:
-            return request.response(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST, {}, remark=f"the consumer's subscription not exist{FAQ}"
-            )
-        if subscription.sub_version < header.sub_version:
-            return request.response(
-                ResponseCode.SUBSCRIPTION_NOT_LATEST, {}, remark="the consumer's subscription not latest"
-            )
-        return subscription
+            remark = f"the consumer's subscription not exist{FAQ}"
+            return request.response(ResponseCode.SUBSCRIPTION_NOT_EXIST, {}, remark=remark)
+        if subscription.sub_version < sub_version:
+            remark = "the consumer's subscription not latest"
+            return request.response(ResponseCode.SUBSCRIPTION_NOT_LATEST, {}, remark=remark)
+        return subscription if subscription.is_tag_type else self._cannot_filter(request, subscription)
+
+    def _cannot_filter(self, request: RemotingCommand, subscription: SubscriptionData) -> RemotingCommand:
+        remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
+        return request.response(ResponseCode.SYSTEM_ERROR, {}, remark=remark)
 
     # Holds
 
@@ -421,6 +439,16 @@ class MessagePuller:
             self._finish(heappop(self._deadlines))
         if self._deadlines:
             self._set_timer()
+
+
+def _bad_queue(
+    connection: Connection, request: RemotingCommand, topic: TopicConfig, queue_id: int
+) -> RemotingCommand:
+    remark = (
+        f"queueId[{queue_id}] is illegal, topic:[{topic.name}]"
+        f" topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{connection.peer}]"
+    )
+    return request.response(ResponseCode.INVALID_PARAMETER, {}, remark=remark)
 
 
 def _forbidden(request: RemotingCommand, by: str, remark: str) -> RemotingCommand:

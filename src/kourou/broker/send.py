@@ -24,7 +24,7 @@ from kourou.message.host import pack_host
 from kourou.message.ids import UniqueIdGenerator
 from kourou.message.properties import decode_properties, encode_properties
 from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import JSON, RemotingCommand, frame
+from kourou.remoting.command import JSON, RemotingCommand, frame_head
 from kourou.remoting.connection import Answer, CallTimeoutError, Connection, ConnectionLostError
 from kourou.remoting.header import BadRequestError
 from kourou.remoting.headers import ConsumerSendMsgBack, ReplyMessage, SendMessage
@@ -155,10 +155,6 @@ class MessageSender:
         """Take no more messages."""
         self._stopping = self._always_waits = True
 
-    def topics_changed(self) -> None:
-        """Have topics checked again."""
-        self._targets.clear()
-
     # Requests
 
     def send_v2(self, connection: Connection, request: RemotingCommand) -> Answer:
@@ -223,7 +219,7 @@ class MessageSender:
         puts.size_bytes += size
         if request.serialize_type != JSON:
             return request.response(0, self._fields(offset, queue_id, queue_offset, unique_id))
-        return frame(
+        return frame_head(
             JSON, self._template % (offset, queue_id, queue_offset, unique_id.encode(), request.opaque)
         )
 

@@ -113,7 +113,7 @@ class Broker:
             await self.server.stop()
             self.store.shutdown()
             raise
-        self.sender.configure()  # the port is known now
+        self.configure()  # the port is known now
         self.topics.on_change = self._topics_changed
         self.groups.on_change = self._groups_changed
         self.delay.start()
@@ -146,6 +146,11 @@ class Broker:
             await self.save()
         finally:
             self.store.shutdown()
+
+    def configure(self) -> None:
+        """Have sends and pulls take the configuration and the topics as they are now."""
+        self.sender.configure()
+        self.puller.configure()
 
     # Messages
 
@@ -234,11 +239,12 @@ class Broker:
                     await self._loop.run_in_executor(None, write)
 
     def _topics_changed(self, changed: set[str]) -> None:
-        self.sender.topics_changed()
+        self.configure()
         self.registrar.topic_changed(changed)
         self._spawn(self.settle("topics.json"))
 
     def _groups_changed(self, changed: set[str]) -> None:
+        self.puller.configure()
         self._spawn(self.settle("subscriptionGroup.json"))
 
     async def settle(self, file: str) -> None:

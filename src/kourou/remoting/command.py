@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -156,8 +155,8 @@ class RemotingCommand:
         """The whole frame."""
         header = self.encode_header()
         if self.body is None:
-            return frame(self.serialize_type, header)
-        return frame(self.serialize_type, header, (self.body,), len(self.body))
+            return frame_head(self.serialize_type, header)
+        return b"".join((frame_head(self.serialize_type, header, len(self.body)), self.body))
 
     def encode_header(self) -> bytes:
         """The header alone, in the form of this command."""
@@ -195,13 +194,10 @@ class RemotingCommand:
         return b"".join((head, remark, _INT.pack(len(joined)), joined))
 
 
-def frame(
-    serialize_type: int, header: bytes, body: Sequence[bytes | memoryview] = (), body_length: int = 0
-) -> bytes:
-    """A frame of a header and the pieces of a body."""
+def frame_head(serialize_type: int, header: bytes, body_length: int = 0) -> bytes:
+    """A frame up to its body."""
     length = len(header)
-    head = _FRAME_HEAD.pack(4 + length + body_length, serialize_type << 24 | length)
-    return b"".join((head, header, *body)) if body_length else head + header
+    return _FRAME_HEAD.pack(4 + length + body_length, serialize_type << 24 | length) + header
 
 
 def decode(data: bytes | memoryview) -> RemotingCommand:

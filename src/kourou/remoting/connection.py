@@ -32,8 +32,9 @@ from kourou.remoting.command import (
 
 log = logging.getLogger(__name__)
 
-# A response, the frame of one, or None if it is sent later or never.
-Answer = RemotingCommand | bytes | None
+Pieces = list[bytes | memoryview]
+# A response, the frame of one, a frame in pieces, or None if it is sent later or never.
+Answer = RemotingCommand | bytes | Pieces | None
 Handler = Callable[["Connection", RemotingCommand], Answer]
 
 _FRAME_HEAD = struct.Struct(">iI")
@@ -66,7 +67,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parts: list[bytes] = []  # of a frame that is not complete
         self._missing = 0  # bytes until it is, or until its length is known
-        self._out: list[bytes] | None = None  # answers of the read that is being handled
+        self._out: Pieces | None = None  # answers of the read that is being handled
         self._calls: dict[int, asyncio.Future[RemotingCommand]] = {}
         self.peer = ""  # ip:port
         self.peer_host = b""  # the same, as records have it
@@ -117,7 +118,7 @@ class Connection(asyncio.Protocol):
             self._parts = []
         view = memoryview(data)
         at, end = 0, len(data)
-        out: list[bytes] = []
+        out: Pieces = []
         self._out = out
         bad: BadFrameError | None = None
         wanted = 8  # what a frame needs at least; known better once its length is there
@@ -146,7 +147,7 @@ class Connection(asyncio.Protocol):
             bad = error
         self._out = None
         if out and self._transport is not None:
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            self._write(out)
         if bad is not None:
             log.warning("closing the connection of %s: %s", self.peer, bad)
             self.close()
@@ -185,13 +186,27 @@ class Connection(asyncio.Protocol):
         """Whether it stands."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def send(self, command: RemotingCommand | bytes) -> None:
+    def send(self, command: RemotingCommand | bytes | Pieces) -> None:
         """Send a request that nobody waits for, or an answer."""
-        data = command if isinstance(command, bytes) else command.encode()
+        pieces: Pieces
+        if isinstance(command, list):
+            pieces = command
+        else:
+            pieces = [command if isinstance(command, bytes) else command.encode()]
         if self._out is not None:
-            self._out.append(data)
+            self._out += pieces
         elif self._transport is not None:
-            self._transport.write(data)
+            self._write(pieces)
+
+    def _write(self, pieces: Pieces) -> None:
+        """Write at once: many small answers as one, slices of the log as they are."""
+        assert self._transport is not None
+        if len(pieces) == 1:
+            self._transport.write(pieces[0])
+        elif pieces[-1].__class__ is bytes and pieces[1].__class__ is bytes:
+            self._transport.write(b"".join(pieces))
+        else:
+            self._transport.writelines(pieces)
 
     def send_oneway(self, request: RemotingCommand) -> None:
         """Send a request that nobody answers."""

@@ -25,7 +25,7 @@ from kourou.errors import DiskFullError, StoreLockedError
 from kourou.files import sync_dir
 
 PAGE_SIZE = 4096
-_MADV_POPULATE_WRITE = 23  # Linux 5.14: fault pages in for writing, without touching each
+_MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23  # Linux 5.14: fault pages in without touching each
 
 
 @cache
@@ -49,6 +49,10 @@ class Mapping(Protocol):
 
     def warm(self, lock: bool) -> None:
         """Fault every page in, and keep them in memory if `lock`."""
+        ...
+
+    def populate(self, start: int, end: int) -> None:
+        """Have pages in memory before they are written to. Slow: for worker threads."""
         ...
 
     def unlock(self) -> None:
@@ -256,16 +260,22 @@ class OsMapping:
         # Refused without the privilege: then the pages are warm, only not pinned. As in Java.
         self._locked = lock and self._call_libc("mlock") == 0
 
+    def populate(self, start: int, end: int) -> None:
+        """Have pages in memory before they are written to. Slow: for worker threads."""
+        start -= start % PAGE_SIZE
+        self._call_libc("madvise", _MADV_POPULATE_READ, start=start, size=end - start)
+
     def unlock(self) -> None:
         """Let pages leave the memory again; nothing, where none were kept. Slow: for worker threads."""
         if self._locked:
             self._locked = False
             self._call_libc("munlock")
 
-    def _call_libc(self, name: str, *more: int) -> int:
-        address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+    def _call_libc(self, name: str, *more: int, start: int = 0, size: int | None = None) -> int:
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self._map)) + start
+        length = len(self.view) if size is None else size
         function = getattr(ctypes.CDLL(None), name)  # a call of it releases the GIL
-        return int(function(ctypes.c_void_p(address), ctypes.c_size_t(len(self.view)), *more))
+        return int(function(ctypes.c_void_p(address), ctypes.c_size_t(length), *more))
 
     def write(self, position: int, data: memoryview) -> None:
         """Write through the file instead of the view (no page fault, releases the GIL)."""

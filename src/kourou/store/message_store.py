@@ -23,7 +23,7 @@ from kourou.message.codec import (
     decode,
 )
 from kourou.store import reads
-from kourou.store.allocate import AllocateMappedFileService
+from kourou.store.allocate import TOUCH_INTERVAL_MS, AllocateMappedFileService, PageToucher
 from kourou.store.checkpoint import StoreCheckpoint
 from kourou.store.commit_log import CommitLog
 from kourou.store.config import BrokerRole, MessageStoreConfig
@@ -165,6 +165,7 @@ class MessageStore:
             ),
             ServiceThread("kourou-clean", self.retention.run_once, config.clean_resource_interval),
             ServiceThread("kourou-stats", self.stats.sample, SAMPLE_INTERVAL_MS),
+            ServiceThread("kourou-touch", PageToucher(self.commit_log.files).run_once, TOUCH_INTERVAL_MS),
         ]
         if config.sync_flush:
             self._services.append(

@@ -173,6 +173,10 @@ class InnerMessage:
         return self.properties.get(names.WAIT_STORE_MSG_OK, "true").lower() == "true"
 
 
+# Size of the record, flag, body, property string, properties
+_BatchMessage = tuple[int, int, memoryview, bytes, dict[str, str]]
+
+
 class _Topic:
     """What a put needs of its topic, looked up once."""
 
@@ -448,9 +452,7 @@ class MessagePutter:
             return self._refuse(illegal, f"{topic_name} is a BatchCQ topic: it takes inner batches only")
         kind = sys_flag >> 4 & 3
         overhead = HEADER_SIZES[kind] + topic.overhead
-        messages: list[
-            tuple[int, int, memoryview, bytes, dict[str, str]]
-        ] = []  # size, flag, body, properties
+        messages: list[_BatchMessage] = []
         try:
             for flag, body, raw_view in iter_batch(batch.body):
                 raw = bytes(raw_view)
@@ -520,7 +522,7 @@ class MessagePutter:
         batch: InnerMessage,
         topic: _Topic,
         queue: AnyQueue,
-        messages: list[tuple[int, int, memoryview, bytes, dict[str, str]]],
+        messages: list[_BatchMessage],
         offsets: list[int],
         codes: list[int],
         first: int,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Protocol
 
 from kourou.errors import CorruptRecordError
 from kourou.message import properties as names
 from kourou.message.codec import StoredMessage, decode
-from kourou.store.config import BrokerRole
+from kourou.store.commit_log import CommitLog
+from kourou.store.config import BrokerRole, MessageStoreConfig
 from kourou.store.consume_queue import ENTRY, ENTRY_SIZE, ConsumeQueue
 from kourou.store.consume_queue_ext import ExtUnit
 from kourou.store.disk import physical_memory_bytes
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 MAX_PULL_SIZE = 128 * 1024 * 1024
 _QUERY_ROUNDS = 3
+# By number of entries: how to read them at once
+_UNPACKERS = tuple(struct.Struct(">" + "qiq" * count).unpack_from for count in range(65))
 
 
 class MessageFilter(Protocol):
@@ -97,6 +101,8 @@ def _get_plain(
             result.status = GetMessageStatus.OFFSET_FOUND_NULL
             following = _corrected(store, following, queue.roll_next_file(following))
             break
+        if not total and _take_all(commit_log, config, result, entries, offset, max_count, max_size, memory):
+            return result
         wanted = min(len(entries) // ENTRY_SIZE, entry_limit - (following - offset)) * ENTRY_SIZE
         for physical_offset, size, _ in ENTRY.iter_unpack(entries[:wanted]):
             if log_end - physical_offset <= memory:
@@ -135,6 +141,47 @@ def _get_plain(
     result.buffer_total_size = total
     result.suggest_pulling_from_slave = log_end - last_offset > memory
     return result
+
+
+def _take_all(
+    commit_log: CommitLog,
+    config: MessageStoreConfig,
+    result: GetMessageResult,
+    entries: memoryview,
+    offset: int,
+    max_count: int,
+    max_size: int,
+    memory: int,
+) -> bool:
+    """As many records as may be taken at once, where all of them lie in the last log file and in memory, and
+    their sizes pass no limit; False, and nothing done, elsewhere. Hot: half the time of looking at each."""
+    count = min(max_count, config.max_transfer_count_on_message_in_memory, len(entries) // ENTRY_SIZE)
+    files = commit_log.files.files
+    if count < 1 or not files:
+        return False
+    flat = _UNPACKERS[count](entries) if count < len(_UNPACKERS) else ()
+    if not flat:
+        return False
+    offsets, sizes = flat[0::3], flat[1::3]
+    total = sum(sizes)
+    file = files[-1]
+    base, view = file.base, file.view
+    last_end = offsets[-1] + sizes[-1]
+    if (
+        total > max_size
+        or total > config.max_transfer_bytes_on_message_in_memory
+        or offsets[0] < base
+        or last_end - base > file.read_position
+        or base + file.read_position - offsets[0] > memory
+    ):
+        return False
+    result.records = [view[at - base : at - base + size] for at, size in zip(offsets, sizes)]
+    result.queue_offsets = list(range(offset, offset + count))
+    result.status = GetMessageStatus.FOUND
+    result.next_begin_offset = offset + count
+    result.message_count = count
+    result.buffer_total_size = total
+    return True
 
 
 def _get_filtered(
