@@ -379,8 +379,8 @@ def test_the_kernel_is_told_to_give_up_on_a_machine_that_is_gone(loop):
         async with a_server() as (_, address), a_client() as client:
             await client.call(address, RemotingCommand(ECHO))
             (connection,) = client._connections
-            assert connection._cut is not None
-            sock = connection._cut.get_extra_info("socket")
+            assert connection._transport is not None
+            sock = connection._transport.get_extra_info("socket")
             timeout_ms = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
             assert timeout_ms == client_module.UNACKNOWLEDGED_TIMEOUT_MS
 

@@ -101,8 +101,8 @@ def test_answers_do_not_wait_for_more_of_them(loop):
         async with a_client() as client:
             await client.call(f"127.0.0.1:{port}", RemotingCommand(ECHO))
             for connection in (*server.connections, *client._connections):
-                assert connection._cut is not None
-                sock = connection._cut.get_extra_info("socket")
+                assert connection._transport is not None
+                sock = connection._transport.get_extra_info("socket")
                 assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         await server.stop()
 

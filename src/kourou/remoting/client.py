@@ -16,9 +16,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from kourou.errors import KourouError
-from kourou.remoting.closing import CLOSE_TIMEOUT_S, EndingConnection, close_all
 from kourou.remoting.command import MAX_FRAME_BYTES, RemotingCommand
-from kourou.remoting.connection import CallTimeoutError, Connection, ConnectionLostError, Handler
+from kourou.remoting.connection import (
+    CLOSE_TIMEOUT_S,
+    CallTimeoutError,
+    Connection,
+    ConnectionLostError,
+    Handler,
+    Outbox,
+    close_all,
+)
 from kourou.remoting.tls import RenewedContext, TlsConfig
 
 CONNECT_TIMEOUT_S = 3.0  # Java's connectTimeoutMillis
@@ -53,7 +60,8 @@ class RemotingClient:
         if tls is not None and tls.enable:
             self._context = RenewedContext(tls.client_context, tls.client_files())
         self._peers: dict[str, _Peer] = {}
-        self._connections: set[EndingConnection] = set()  # all that are not gone, also those being closed
+        self._outbox = Outbox()
+        self._connections: set[Connection] = set()  # all that are not gone, also those being closed
         self._is_closed = False
 
     async def call(self, address: str, request: RemotingCommand, timeout_s: float = 3.0) -> RemotingCommand:
@@ -99,14 +107,14 @@ class RemotingClient:
         await close_all(self._connections)
         self._peers.clear()
 
-    def _standing(self, address: str) -> EndingConnection | None:
+    def _standing(self, address: str) -> Connection | None:
         """The connection to an address if it stands. Hot."""
         peer = self._peers.get(address)
         if peer is None or peer.connection is None or not peer.connection.is_open:
             return None
         return peer.connection
 
-    async def _connected(self, address: str, timeout_s: float | None) -> EndingConnection:
+    async def _connected(self, address: str, timeout_s: float | None) -> Connection:
         """A connection to an address, made or waited for."""
         if self._is_closed:
             raise ConnectionLostError(f"no connection to {address}: the client is closed")
@@ -140,7 +148,7 @@ class RemotingClient:
     async def _connect(self, peer: _Peer) -> str | None:
         """Make the connection of a peer; why there is none, if so."""
         loop = asyncio.get_running_loop()
-        connection = EndingConnection(self._handlers, on_close=partial(self._lost, peer))
+        connection = Connection(self._handlers, on_close=partial(self._lost, peer), outbox=self._outbox)
         context = None if self._context is None else self._context.get()
         try:
             host, port = _split(peer.address)
@@ -166,7 +174,6 @@ class RemotingClient:
     def _lost(self, peer: _Peer, connection: Connection) -> None:
         if connection not in self._connections:
             return  # it was never anybody's
-        assert isinstance(connection, EndingConnection)
         self._connections.remove(connection)
         if peer.connection is connection:  # and was not dropped
             peer.let_go()
@@ -181,7 +188,7 @@ class _Peer:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.connection: EndingConnection | None = None
+        self.connection: Connection | None = None
         self.connecting: asyncio.Task[str | None] | None = None
         self.pause_s = 0.0
         self._not_before = 0.0
@@ -231,7 +238,7 @@ def _prepare(transport: asyncio.Transport) -> None:
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, option, UNACKNOWLEDGED_TIMEOUT_MS)
 
 
-def _check_unsent(connection: EndingConnection, address: str) -> None:
+def _check_unsent(connection: Connection, address: str) -> None:
     """KourouError where a peer has not taken what it was sent: nothing may pile up for it without end."""
     if connection.unsent_bytes > MAX_UNSENT_BYTES:
         raise KourouError(f"{address} does not read: {connection.unsent_bytes} bytes wait for it")

@@ -18,8 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from kourou.errors import KourouError
-from kourou.remoting.closing import CLOSE_TIMEOUT_S, EndingConnection, close_all
-from kourou.remoting.connection import Connection, Handler
+from kourou.remoting.connection import CLOSE_TIMEOUT_S, Connection, Handler, Outbox, close_all
 from kourou.remoting.tls import HELLO_BYTE, RenewedContext, TlsConfig, TlsMode
 
 log = logging.getLogger(__name__)
@@ -54,11 +53,12 @@ class RemotingServer:
         self._max_connections = max_connections
         self._idle_timeout_s = idle_timeout_s
         self._listeners: list[socket.socket] = []
-        self._accepting: dict[EndingConnection, tuple[asyncio.Task[None], socket.socket]] = {}
+        self._accepting: dict[Connection, tuple[asyncio.Task[None], socket.socket]] = {}
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
         self._idle_watch: asyncio.Task[None] | None = None
         self._warn_again = 0.0
-        self.connections: set[EndingConnection] = set()
+        self.connections: set[Connection] = set()
+        self._outbox = Outbox()
 
     async def start(self, host: str, port: int) -> int:
         """Listen; the port, which is of the system's choice for port 0. May be called for more ports."""
@@ -107,7 +107,9 @@ class RemotingServer:
                 sock.close()
                 continue
             sock.setblocking(False)
-            connection = EndingConnection(self._handlers, on_open=self._opened, on_close=self._closed)
+            connection = Connection(
+                self._handlers, on_open=self._opened, on_close=self._closed, outbox=self._outbox
+            )
             self._accepting[connection] = loop.create_task(self._attach(connection, sock)), sock
 
     def _pause(self, listener: socket.socket, error: OSError) -> None:
@@ -121,7 +123,7 @@ class RemotingServer:
         del self._pauses[listener]
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
-    async def _attach(self, connection: EndingConnection, sock: socket.socket) -> None:
+    async def _attach(self, connection: Connection, sock: socket.socket) -> None:
         """Let a connection have its socket, in TLS if this is what the peer begins with."""
         loop = asyncio.get_running_loop()
         try:
@@ -189,14 +191,12 @@ class RemotingServer:
     # Connections that stand
 
     def _opened(self, connection: Connection) -> None:
-        assert isinstance(connection, EndingConnection)
         self._accepting.pop(connection, None)
         self.connections.add(connection)
         if not self._listeners:  # stopped meanwhile
             connection.close()
 
     def _closed(self, connection: Connection) -> None:
-        assert isinstance(connection, EndingConnection)
         self.connections.discard(connection)
         if self._on_close is not None:
             self._on_close(connection)
