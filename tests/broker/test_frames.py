@@ -86,11 +86,6 @@ KNOWN = [
     (RequestCode.SEND_MESSAGE, "remark: 'java.lang.NullPointerException", "as above"),
     (RequestCode.CHECK_CLIENT_CONFIG, "(code|remark): .*SQL92", "there is no filter by SQL92"),
     (RequestCode.QUERY_ASSIGNMENT, "messageQueueAssignments.*POP|queueId: -1 != 0", "there is no POP"),
-    (
-        RequestCode.PULL_MESSAGE,
-        "remark: 'NO_MESSAGE_IN_QUEUE' != 'NO_MATCHED_LOGIC_QUEUE'",
-        "a queue that nobody wrote to is made by Java when it is read",
-    ),
     (RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, "topicList: missing {'rmq_sys_wheel_timer'}", NO_TIMER),
     (RequestCode.GET_ALL_TOPIC_CONFIG, "rmq_sys_wheel_timer: missing", NO_TIMER),
     (RequestCode.GET_ALL_TOPIC_CONFIG, "order: True != False", "by a KV config that is not recorded"),

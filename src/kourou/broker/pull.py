@@ -35,7 +35,7 @@ COMMIT_OFFSET_FLAG, SUSPEND_FLAG, SUBSCRIPTION_FLAG = 1, 2, 4  # of a pull's sys
 MAX_HOLD_MS = 600_000  # whatever a client asks for
 _SWEEP_AT = 1024
 MAX_ACCESSES = 100_000
-PIECES_FROM_BYTES = 16 * 1024  # from here on, handing over slices of the log is cheaper than copying them
+PIECES_FROM_BYTES = 64 * 1024  # from here on, handing over slices of the log is cheaper than copying them
 COMPENSATE_S = 60.0  # subscriptions of pulls are forgotten after ten minutes
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
@@ -173,12 +173,12 @@ class MessagePuller:
         suggested = 0 if self._is_simple else self._suggested_broker(result, access.group, 0)[0]
         if request.serialize_type != JSON:
             answered = self._fields(access, result, suggested)
-            return request.response(0, answered, b"".join(result.records), remark="FOUND")
+            return request.response(0, answered, b"".join(result.blocks), remark="FOUND")
         text = _FOUND_JSON % (
             access.group.group_sys_flag, result.max_offset, result.min_offset, following, suggested,
             access.topic.topic_sys_flag, request.opaque,
         )  # fmt: skip
-        pieces: Pieces = [frame_head(JSON, text, result.buffer_total_size), *result.records]
+        pieces: Pieces = [frame_head(JSON, text, result.buffer_total_size), *result.blocks]
         return pieces if result.buffer_total_size >= PIECES_FROM_BYTES else b"".join(pieces)
 
     def _answer_other(

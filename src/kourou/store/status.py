@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 
 
@@ -99,20 +99,58 @@ class PutMessageResult:
 PutCallback = Callable[[PutMessageStatus], None]
 
 
-@dataclass(slots=True)
 class GetMessageResult:
-    """Records found for a pull: slices of the log, not copies."""
+    """Records found for a pull: slices of the log, not copies. Hot: one is made for each pull."""
 
-    status: GetMessageStatus
-    next_begin_offset: int
-    min_offset: int = 0
-    max_offset: int = 0
-    records: list[memoryview] = field(default_factory=list)
-    queue_offsets: list[int] = field(default_factory=list)
-    message_count: int = 0
-    buffer_total_size: int = 0
-    suggest_pulling_from_slave: bool = False
-    filter_message_count: int = 0
+    __slots__ = (
+        "_records",
+        "buffer_total_size",
+        "filter_message_count",
+        "max_offset",
+        "message_count",
+        "min_offset",
+        "next_begin_offset",
+        "places",
+        "queue_offsets",
+        "status",
+        "suggest_pulling_from_slave",
+        "view",
+    )
+
+    def __init__(
+        self, status: GetMessageStatus, next_begin_offset: int, min_offset: int = 0, max_offset: int = 0
+    ) -> None:
+        self.status = status
+        self.next_begin_offset = next_begin_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        self._records: list[memoryview] | None = None
+        self.view: memoryview | None = None  # with places: the log file that they are in
+        self.places: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # positions and sizes in it
+        self.queue_offsets: Sequence[int] = ()
+        self.message_count = 0
+        self.buffer_total_size = 0
+        self.suggest_pulling_from_slave = False
+        self.filter_message_count = 0
+
+    @property
+    def records(self) -> list[memoryview]:
+        """The records, one by one."""
+        if self._records is None:
+            self._records = []
+            if self.view is not None and self.places is not None:
+                view = self.view
+                self._records = [view[at : at + size] for at, size in zip(*self.places)]
+        return self._records
+
+    @property
+    def blocks(self) -> list[memoryview]:
+        """The bytes of all records, in as few slices as it takes: one, where they lie behind each other."""
+        if self.view is not None and self.places is not None:
+            first = self.places[0][0]
+            if self.places[0][-1] + self.places[1][-1] - first == self.buffer_total_size:
+                return [self.view[first : first + self.buffer_total_size]]
+        return self.records
 
 
 @dataclass(slots=True)
