@@ -50,7 +50,7 @@ interop: setup  ## only the tests against the real Java code
 	    { echo "make interop needs a JDK, version 17 (Debian: apt-get install openjdk-17-jdk-headless)" >&2; exit 1; }
 	@$(BIN)/python -m pytest -m interop $(PYTEST_ARGS)
 
-bench: setup  ## measure the hot paths
+bench: setup  ## measure the hot paths, and the broker beside Java's (needs a JDK, Maven and Go)
 	@$(BIN)/python -m benchmarks
 
 demo: setup  ## write a store, crash it, recover it and look inside
@@ -60,6 +60,6 @@ docs: setup  ## check the documentation: every relative link leads somewhere
 	@$(BIN)/python scripts/check_links.py
 
 clean:  ## remove .venv, caches and what was built
-	@rm -rf .venv build dist interop/target .grimp_cache .import_linter_cache .mypy_cache .pytest_cache \
+	@rm -rf .venv build dist interop/target benchmarks/mqload/target tests/interop/go/target .grimp_cache .import_linter_cache .mypy_cache .pytest_cache \
 	    .ruff_cache .hypothesis
 	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -18,7 +18,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 MAX_LINES = 700  # a reader's patience; at 600 think about where the file would split
 
 # What users and the installed command import; everything else must be used by one of these.
-ENTRY_POINTS = {"kourou", "kourou.cli"}
+ENTRY_POINTS = {"kourou", "kourou.cli", "kourou.testing", "kourou.testing.pytest_plugin"}
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|NotImplementedError)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.])/(work|tmp|home|root|Users)/")
@@ -86,6 +86,10 @@ for module in {[m for m in core_packages() if m != "kourou"]}:
 
 def test_links_in_the_documentation_lead_somewhere():
     run([sys.executable, ROOT / "scripts" / "check_links.py"])
+
+
+def test_the_table_of_request_codes_is_up_to_date():
+    run([sys.executable, ROOT / "scripts" / "make_protocol.py", "--check"])
 
 
 def core_packages() -> list[str]:

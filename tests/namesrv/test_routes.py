@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from kourou.namesrv import NameServerConfig
-from kourou.remoting.registration import DataVersion, Registration, TopicConfig
 from kourou.namesrv.routes import (
     EXPIRY_MS,
     BrokerIdentity,
@@ -15,6 +14,7 @@ from kourou.namesrv.routes import (
     QueueData,
     RouteTable,
 )
+from kourou.remoting.registration import DataVersion, Registration, TopicConfig
 from support.store import ManualClock
 
 READ, WRITE = 4, 2

@@ -211,7 +211,7 @@ def test_a_log_file_that_cannot_be_made_is_an_answer_not_an_exception(
 def test_senders_are_told_to_wait_while_too_much_is_not_flushed(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch, batch: bool
 ) -> None:
-    monkeypatch.setattr(store.putter, "_max_unflushed", 1000)
+    monkeypatch.setattr(store.putter, "max_unflushed", 1000)
     put(store, message(body=bytes(1000)))
     refused = store.put_messages(batch_of([b"x"])) if batch else store.put_message(message())
     assert refused.status is PutMessageStatus.OS_PAGE_CACHE_BUSY

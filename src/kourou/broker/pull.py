@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from kourou.broker.filters import TagFilter, filter_of
 from kourou.broker.subscription import BadSubscriptionError, SubscriptionData
@@ -106,6 +105,8 @@ class _Hold:
 class MessagePuller:
     """What the requests that fetch messages do, and those that wait."""
 
+    HANDLERS: ClassVar = {RequestCode.PULL_MESSAGE: "pull", RequestCode.LITE_PULL_MESSAGE: "pull"}
+
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._loop = asyncio.get_running_loop()
@@ -120,10 +121,6 @@ class MessagePuller:
         self._accesses: dict[tuple[str, str], _Access] = {}
         self.configure()
         broker.store.dispatcher.on_arrive = self._on_arrive
-
-    def handlers(self) -> dict[int, Callable[[Connection, RemotingCommand], Answer]]:
-        """By request code."""
-        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def pull(self, connection: Connection, request: RemotingCommand, may_hold: bool = True) -> Answer:
         """PULL_MESSAGE, LITE_PULL_MESSAGE. Hot: reads what most pulls are answered from by name."""

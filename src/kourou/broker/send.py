@@ -11,8 +11,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from kourou.broker.names import DLQ_PREFIX, RETRY_PREFIX, check_topic_name, is_send_forbidden
 from kourou.broker.stats import TopicStats
@@ -111,28 +110,27 @@ class _Target:
 class MessageSender:
     """What the requests that bring messages do."""
 
+    HANDLERS: ClassVar = {
+        RequestCode.SEND_MESSAGE: "send",
+        RequestCode.SEND_MESSAGE_V2: "send_v2",
+        RequestCode.SEND_BATCH_MESSAGE: "send_v2",
+        RequestCode.CONSUMER_SEND_MSG_BACK: "send_back",
+        RequestCode.SEND_REPLY_MESSAGE: "reply",
+        RequestCode.SEND_REPLY_MESSAGE_V2: "reply",
+    }
+
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._has_put = broker.has_put
         self._put = broker.store.put_message
-        self._put_plain = broker.store.put_plain
+        self._put_plain = broker.store.plain.put
+        self._put_plain_batch = broker.store.plain.put_batch
         self._put_many = broker.store.put_messages
         self._targets: dict[str, _Target] = {}
         self._unique_id = UniqueIdGenerator(broker.config.broker_ip1)
         self.waiting = 0  # sends that are not answered yet
         self._stopping = False
         self.configure()
-
-    def handlers(self) -> dict[int, Callable[[Connection, RemotingCommand], Answer]]:
-        """By request code."""
-        return {
-            RequestCode.SEND_MESSAGE: self.send,
-            RequestCode.SEND_MESSAGE_V2: self.send_v2,
-            RequestCode.SEND_BATCH_MESSAGE: self.send_v2,
-            RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back,
-            RequestCode.SEND_REPLY_MESSAGE: self.reply,
-            RequestCode.SEND_REPLY_MESSAGE_V2: self.reply,
-        }
 
     def configure(self) -> None:
         """Take what is needed of the configuration; again after it changed."""
@@ -181,14 +179,13 @@ class MessageSender:
             return self.send(connection, request)
         assert body is not None
         properties = decode_properties(raw)
+        name, sys_flag, born_host = target.name, target.sys_flag, connection.peer_host
+        if len(born_host) == 20:
+            sys_flag |= BORN_HOST_V6
         if request.code == SEND_BATCH or fields.get("m") == "true":
-            message = InnerMessage.of_request(
-                target.config.name, queue_id, body, raw, properties, target.sys_flag, born_timestamp,
-                connection.peer_host, self._store_host,
-            )  # fmt: skip
-            result = self._put_many(message)
-            self._broker.has_put()
-            return self._answer(request, message, result, queue_id)
+            return self._send_batch(
+                request, target, queue_id, properties, sys_flag, born_timestamp, born_host
+            )
         unique_id = properties.get("UNIQ_KEY", "")
         if raw[-1:] != "\x02":
             raw += "\x02"
@@ -200,9 +197,6 @@ class MessageSender:
             return self.send(connection, request)
         properties.update(self._added)
         raw += self._added_raw
-        name, sys_flag, born_host = target.name, target.sys_flag, connection.peer_host
-        if len(born_host) == 20:
-            sys_flag |= BORN_HOST_V6
         put = self._put_plain(
             name, queue_id, body, raw, properties, sys_flag, born_timestamp, born_host, self._store_host
         )
@@ -222,6 +216,38 @@ class MessageSender:
         return frame_head(
             JSON, self._template % (offset, queue_id, queue_offset, unique_id.encode(), request.opaque)
         )
+
+    def _send_batch(
+        self,
+        request: RemotingCommand,
+        target: _Target,
+        queue_id: int,
+        properties: dict[str, str],
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+    ) -> Answer:
+        body = request.body
+        assert body is not None
+        put = self._put_plain_batch(
+            target.name, queue_id, body, sys_flag, born_timestamp, born_host, self._store_host
+        )
+        self._has_put()
+        if put is None:
+            message = InnerMessage.of_request(
+                target.name, queue_id, body, "", properties, sys_flag, born_timestamp, born_host,
+                self._store_host,
+            )  # fmt: skip
+            return self._answer(request, message, self._put_many(message), queue_id)
+        offsets, queue_offset, size = put
+        puts = target.puts[queue_id]
+        puts.messages += len(offsets)
+        puts.calls += 1
+        puts.size_bytes += size
+        prefix = self._host_text
+        answered = self._fields(offsets[0], queue_id, queue_offset, properties.get("UNIQ_KEY"))
+        answered["msgId"] = ",".join([f"{prefix}{offset:016X}" for offset in offsets])
+        return request.response(0, answered)
 
     def send(self, connection: Connection, request: RemotingCommand) -> Answer:
         """SEND_MESSAGE, SEND_BATCH_MESSAGE, and what of SEND_MESSAGE_V2 is not plain."""
@@ -569,15 +595,17 @@ class MessageSender:
             fields["transactionId"] = unique_id
         return request.response(code, fields)
 
-    def _fields(self, offset: int, queue_id: int, queue_offset: int, unique_id: str) -> dict[str, str]:
+    def _fields(self, offset: int, queue_id: int, queue_offset: int, unique_id: str | None) -> dict[str, str]:
         """The fields of an answer to a plain message."""
-        return {
+        fields = {
             **self._answer_fields,
             "msgId": f"{self._host_text}{offset:016X}",
             "queueId": str(queue_id),
             "queueOffset": str(queue_offset),
-            "transactionId": unique_id,
         }
+        if unique_id is not None:
+            fields["transactionId"] = unique_id
+        return fields
 
     def _place(self, result: PutMessageResult, queue_id: int) -> dict[str, str]:
         prefix = self._host_text

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import logging
-import logging.handlers
 import signal
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import orjson
+if TYPE_CHECKING:
+    import asyncio
 
 LOG_FILE_BYTES = 64 * 1024 * 1024
 LOG_FILES = 10
@@ -20,6 +19,8 @@ LOG_FILES = 10
 
 def run(main: Coroutine[Any, Any, None]) -> None:
     """Run a server's main coroutine, on uvloop where it exists."""
+    import asyncio
+
     loop_factory = None
     with contextlib.suppress(ImportError):
         import uvloop
@@ -41,6 +42,8 @@ def settle_memory() -> None:
 
 def stop_event() -> asyncio.Event:
     """An event that Ctrl-C and SIGTERM set."""
+    import asyncio
+
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -56,6 +59,8 @@ def set_up_logging(file: Path | None) -> None:
     root.addHandler(terminal)
     if file is None:
         return
+    import logging.handlers
+
     file.parent.mkdir(parents=True, exist_ok=True)
     rotating = logging.handlers.RotatingFileHandler(
         file, maxBytes=LOG_FILE_BYTES, backupCount=LOG_FILES - 1, encoding="utf-8", delay=True
@@ -69,6 +74,8 @@ class _JsonLines(logging.Formatter):
     """A record as a JSON object on a line."""
 
     def format(self, record: logging.LogRecord) -> str:
+        import orjson
+
         entry = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
             "level": record.levelname,

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kourou.cli.serve import run, set_up_logging, settle_memory, stop_event
 from kourou.errors import KourouError
+
+if TYPE_CHECKING:
+    import asyncio
 
 PORT_STEP = 10  # between the ports of brokers, each of which takes three
 READY_TIMEOUT_S = 60.0
@@ -134,6 +136,8 @@ async def _serve_processes(
     properties: list[dict[str, str]], stop: asyncio.Event, announce: _Announcement
 ) -> None:
     """Several brokers, each in a process; one that ends by itself ends all, with its number."""
+    import asyncio
+
     processes: list[asyncio.subprocess.Process] = []
     try:
         for values in properties:
@@ -160,6 +164,8 @@ async def _serve_processes(
 
 
 async def _start_broker(properties: dict[str, str]) -> asyncio.subprocess.Process:
+    import asyncio
+
     root = Path(properties["storePathRootDir"])
     root.mkdir(parents=True, exist_ok=True)
     conf = root / "broker.conf"
@@ -173,6 +179,8 @@ async def _start_broker(properties: dict[str, str]) -> asyncio.subprocess.Proces
 
 async def _address_of(process: asyncio.subprocess.Process, properties: dict[str, str]) -> str:
     """Where a broker can be reached, once it can."""
+    import asyncio
+
     assert process.stdout is not None
     line = await asyncio.wait_for(process.stdout.readline(), READY_TIMEOUT_S)
     if not line:

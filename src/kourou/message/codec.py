@@ -35,11 +35,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from zlib import crc32
 
 from kourou.errors import BadMessageError, CorruptRecordError
 from kourou.message import sysflag
 from kourou.message.batch import decode_batch
+from kourou.message.checksum import crc32
 from kourou.message.compression import CompressionType, decompress
 from kourou.message.ids import offset_message_id
 from kourou.message.model import Message

@@ -5,14 +5,19 @@ The type stands in bits 8 to 10 of the system flag. Type 0 is ZLIB too: clients 
 
 from __future__ import annotations
 
+import sys
 import zlib
 from enum import IntEnum
 
 import lz4.frame
-import zstandard
 
 from kourou.errors import BadMessageError, CorruptRecordError
 from kourou.message import sysflag
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 # A body that claims to inflate beyond this is refused: brokers accept 4 MiB by default, and no
 # configuration seen in the field goes beyond a few tens. It bounds what a hostile body can cost.
@@ -53,16 +58,16 @@ def compress(body: bytes | memoryview, kind: CompressionType, level: int = 5) ->
         return zlib.compress(body, level)
     if kind is CompressionType.LZ4:
         return bytes(lz4.frame.compress(body, compression_level=0))
-    return zstandard.ZstdCompressor(level=max(level, 1)).compress(body)
+    return zstd.compress(body, max(level, 1))
 
 
 def decompress(body: bytes | memoryview, kind: CompressionType) -> bytes:
     """The body as it was before `compress`."""
     try:
         if kind is CompressionType.ZLIB:
-            inflater = zlib.decompressobj()
-            plain = inflater.decompress(body, MAX_DECOMPRESSED_BYTES)
-            if not inflater.eof:
+            deflated = zlib.decompressobj()
+            plain = deflated.decompress(body, MAX_DECOMPRESSED_BYTES)
+            if not deflated.eof:
                 raise CorruptRecordError("compressed body is cut short or larger than allowed")
             return plain
         if kind is CompressionType.LZ4:
@@ -71,21 +76,10 @@ def decompress(body: bytes | memoryview, kind: CompressionType) -> bytes:
             if not decompressor.eof:
                 raise CorruptRecordError("compressed body is cut short or larger than allowed")
             return plain
-        return _decompress_zstd(body)
-    except (zlib.error, RuntimeError, zstandard.ZstdError) as error:
+        inflater = zstd.ZstdDecompressor()
+        plain = inflater.decompress(body, MAX_DECOMPRESSED_BYTES)
+        if not inflater.eof:
+            raise CorruptRecordError("compressed body is cut short or larger than allowed")
+        return plain
+    except (zlib.error, RuntimeError, zstd.ZstdError) as error:
         raise CorruptRecordError(f"body does not decompress as {kind.name}: {error}") from error
-
-
-def _decompress_zstd(body: bytes | memoryview) -> bytes:
-    """In small steps: a kilobyte of ZSTD can hold 32 MB, and the library sets no limit of its own."""
-    inflater = zstandard.ZstdDecompressor().decompressobj()
-    parts, total = [], 0
-    for start in range(0, len(body), 1024):
-        part = inflater.decompress(body[start : start + 1024])
-        total += len(part)
-        if total > MAX_DECOMPRESSED_BYTES:
-            raise CorruptRecordError("compressed body is larger than allowed")
-        parts.append(part)
-        if inflater.eof:
-            return b"".join(parts)
-    raise CorruptRecordError("compressed body is cut short")

@@ -23,13 +23,13 @@ import struct
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kourou.errors import CorruptRecordError
 from kourou.message import codec, sysflag
+from kourou.message.checksum import crc32
 
 Buffer = codec.Buffer | mmap.mmap
 Bytes = NDArray[np.uint8]

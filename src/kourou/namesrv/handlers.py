@@ -52,32 +52,7 @@ class BadRequestError(KourouError):
 
 def make_handlers(context: Context) -> dict[int, Handler]:
     """The handlers by request code."""
-    handlers = {
-        RequestCode.PUT_KV_CONFIG: put_kv_config,
-        RequestCode.GET_KV_CONFIG: get_kv_config,
-        RequestCode.DELETE_KV_CONFIG: delete_kv_config,
-        RequestCode.REGISTER_BROKER: register_broker,
-        RequestCode.UNREGISTER_BROKER: unregister_broker,
-        RequestCode.GET_ROUTEINFO_BY_TOPIC: get_route_info_by_topic,
-        RequestCode.GET_BROKER_CLUSTER_INFO: get_broker_cluster_info,
-        RequestCode.WIPE_WRITE_PERM_OF_BROKER: wipe_write_perm_of_broker,
-        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: get_all_topic_list,
-        RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic,
-        RequestCode.REGISTER_TOPIC_IN_NAMESRV: register_topic,
-        RequestCode.GET_KVLIST_BY_NAMESPACE: get_kv_list_by_namespace,
-        RequestCode.GET_TOPICS_BY_CLUSTER: get_topics_by_cluster,
-        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: get_system_topic_list,
-        RequestCode.GET_UNIT_TOPIC_LIST: get_unit_topic_list,
-        RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: get_has_unit_sub_topic_list,
-        RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: get_has_unit_sub_ununit_topic_list,
-        RequestCode.UPDATE_NAMESRV_CONFIG: update_config,
-        RequestCode.GET_NAMESRV_CONFIG: get_config,
-        RequestCode.QUERY_DATA_VERSION: query_data_version,
-        RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write_perm_of_broker,
-        RequestCode.GET_BROKER_MEMBER_GROUP: get_broker_member_group,
-        RequestCode.BROKER_HEARTBEAT: broker_heartbeat,
-    }
-    return {int(code): partial(handler, context) for code, handler in handlers.items()}
+    return {int(code): partial(handler, context) for code, handler in HANDLERS.items()}
 
 
 # Brokers
@@ -382,3 +357,30 @@ def _topic_list(request: RemotingCommand, enabled: bool, topics: list[str]) -> R
     if not enabled:
         return request.response(ResponseCode.SYSTEM_ERROR, remark="disable")
     return request.response(body=_json({"topicList": topics}))
+
+
+HANDLERS = {
+    RequestCode.PUT_KV_CONFIG: put_kv_config,
+    RequestCode.GET_KV_CONFIG: get_kv_config,
+    RequestCode.DELETE_KV_CONFIG: delete_kv_config,
+    RequestCode.REGISTER_BROKER: register_broker,
+    RequestCode.UNREGISTER_BROKER: unregister_broker,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: get_route_info_by_topic,
+    RequestCode.GET_BROKER_CLUSTER_INFO: get_broker_cluster_info,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: wipe_write_perm_of_broker,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: get_all_topic_list,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: register_topic,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: get_kv_list_by_namespace,
+    RequestCode.GET_TOPICS_BY_CLUSTER: get_topics_by_cluster,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: get_system_topic_list,
+    RequestCode.GET_UNIT_TOPIC_LIST: get_unit_topic_list,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: get_has_unit_sub_topic_list,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: get_has_unit_sub_ununit_topic_list,
+    RequestCode.UPDATE_NAMESRV_CONFIG: update_config,
+    RequestCode.GET_NAMESRV_CONFIG: get_config,
+    RequestCode.QUERY_DATA_VERSION: query_data_version,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write_perm_of_broker,
+    RequestCode.GET_BROKER_MEMBER_GROUP: get_broker_member_group,
+    RequestCode.BROKER_HEARTBEAT: broker_heartbeat,
+}

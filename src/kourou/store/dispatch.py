@@ -12,11 +12,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 from kourou.errors import KourouError
 from kourou.message import properties as names
 from kourou.message import sysflag
+from kourou.message.checksum import crc32
 from kourou.message.codec import (
     BLANK_MAGIC,
     HEADER_SIZES,

@@ -32,6 +32,7 @@ from kourou.store.dispatch import Dispatcher
 from kourou.store.flush import CommitLogCommitter, CommitLogFlusher, QueueFlusher
 from kourou.store.index_file import IndexService
 from kourou.store.mapped_file import MappedFile, TransientStorePool
+from kourou.store.plain import PlainPutter
 from kourou.store.put import InnerMessage, MessagePutter
 from kourou.store.queue_store import ConsumeQueueStore
 from kourou.store.recovery import RecoveryReport, recover
@@ -100,8 +101,8 @@ class MessageStore:
             self._inbox,
         )
         self.put_message = self.putter.put_message  # bound once: a call less for each message
-        self.put_plain = self.putter.put_plain
         self.put_messages = self.putter.put_messages
+        self.plain = PlainPutter(self.putter)
         self.recovery: RecoveryReport | None = None
 
     # Life

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from zlib import crc32
 
 from kourou.clock import Clock
 from kourou.errors import BadMessageError, CorruptRecordError, DiskFullError, KourouError
 from kourou.message import properties as names
 from kourou.message import sysflag
 from kourou.message.batch import iter_batch
+from kourou.message.checksum import crc32
 from kourou.message.codec import (
     HEADER_SIZES,
     HEADERS,
@@ -29,7 +29,7 @@ from kourou.message.properties import decode_properties, encode_properties, tags
 from kourou.store.batch_consume_queue import BatchConsumeQueue
 from kourou.store.commit_log import END_FILE_MIN_BLANK, MAX_PROPERTIES, MAX_RECORD_OVERHEAD, CommitLog
 from kourou.store.config import MessageStoreConfig
-from kourou.store.consume_queue import ENTRY, ConsumeQueue
+from kourou.store.consume_queue import ConsumeQueue
 from kourou.store.disk import physical_memory_bytes
 from kourou.store.dispatch import SCHEDULE_TOPIC, Dispatcher, DispatchRequest
 from kourou.store.index_file import IndexService, key_prefixes
@@ -177,7 +177,7 @@ class InnerMessage:
 _BatchMessage = tuple[int, int, memoryview, bytes, dict[str, str]]
 
 
-class _Topic:
+class TopicForm:
     """What a put needs of its topic, looked up once."""
 
     __slots__ = ("field", "key_prefixes", "magic", "overhead", "puts")
@@ -215,9 +215,9 @@ class MessagePutter:
         self.dispatcher = dispatcher
         self.stats = stats
         self._inbox = inbox
-        self._topics: dict[str, _Topic] = {}
+        self.topics: dict[str, TopicForm] = {}
         self._files = commit_log.files
-        self._max_unflushed = int(physical_memory_bytes() * MAX_UNFLUSHED_SHARE)
+        self.max_unflushed = int(physical_memory_bytes() * MAX_UNFLUSHED_SHARE)
         self._at_once = dispatcher.at_once
         self._indexing = config.message_index_enable
         self._max_record = min(
@@ -226,9 +226,6 @@ class MessagePutter:
         )
         self._crc_room = PROPERTY_CRC_LENGTH if config.enabled_append_prop_crc else 0
         self._lmq = config.enable_lmq
-        self._may_be_plain = (
-            self._at_once and not self._crc_room and not self._lmq and not config.enable_consume_queue_ext
-        )
         self.refusal: str | None = "the store is not started"  # why no message is taken now
 
     def put_message(self, message: InnerMessage) -> PutMessageResult:
@@ -240,7 +237,7 @@ class MessagePutter:
         topic_name = message.topic
         queue_id = message.queue_id
         try:
-            topic = self._topics[topic_name]
+            topic = self.topics[topic_name]
             queue = self.queues.table[topic_name][queue_id]
         except KeyError:
             try:
@@ -283,7 +280,7 @@ class MessagePutter:
             return self._refuse_after(error)
         at = file.wrote
         offset = file.base + at
-        if offset - self._files.flushed_where > self._max_unflushed:
+        if offset - self._files.flushed_where > self.max_unflushed:
             return self._refuse(PutMessageStatus.OS_PAGE_CACHE_BUSY, _BUSY)
         encode_into(
             file.write_view, at, size, topic.magic, crc32(body) & 0x7FFFFFFF, queue_id, message.flag,
@@ -343,88 +340,10 @@ class MessagePutter:
             self.stats.put_distribution[0] += 1
         return PutMessageResult(PUT_OK, offset, size, queue_offset, timestamp, count)
 
-    def put_plain(
-        self,
-        topic_name: str,
-        queue_id: int,
-        body: bytes | memoryview,
-        raw: str,
-        properties: dict[str, str],
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: bytes,
-        store_host: bytes,
-    ) -> tuple[int, int, int] | None:
-        """Append a message that is like most: physical offset, queue offset and size of its record.
-
-        Does what `put_message` does with less looking; None, and nothing done, where that must look closer.
-        Hot: half of what a send costs.
-        """
-        files = self._files.files
-        try:
-            topic = self._topics[topic_name]
-            queue = self.queues.table[topic_name][queue_id]
-            file = files[-1]
-        except (KeyError, IndexError):
-            return None
-        raw_bytes = raw.encode()
-        body_length, raw_length = len(body), len(raw_bytes)
-        kind = sys_flag >> 4 & 3
-        header_size = HEADER_SIZES[kind]
-        size = header_size + body_length + topic.overhead + raw_length
-        at = file.wrote
-        end = at + size
-        offset = file.base + at
-        if (
-            not self._may_be_plain
-            or self.refusal is not None
-            or self._inbox.calls
-            or queue.__class__ is not ConsumeQueue
-            or end + END_FILE_MIN_BLANK > file.size
-            or end > file.reserved
-            or body_length > self.config.max_message_size
-            or raw_length > MAX_PROPERTIES
-            or "INNER_" in raw
-            or offset - self._files.flushed_where > self._max_unflushed
-        ):
-            return None
-        queue_offset = queue.next_offset
-        timestamp = self.clock.now_ms()
-        view = file.write_view
-        HEADERS[kind].pack_into(
-            view, at, size, topic.magic, crc32(body) & 0x7FFFFFFF, queue_id, 0, queue_offset, offset,
-            sys_flag, born_timestamp, born_host, timestamp, store_host, 0, 0, body_length,
-        )  # fmt: skip
-        body_at = at + header_size
-        body_end = body_at + body_length
-        view[body_at:body_end] = body
-        view[body_end:end] = topic.field + raw_length.to_bytes(2, "big") + raw_bytes
-        get = properties.get
-        tags = get("TAGS")
-        code = tags_code(tags)
-        try:
-            queue.put(offset, size, code, queue_offset)
-        except (OSError, KourouError):
-            file.wrote = end
-            self.commit_log.take_back(file, at, size)
-            return None
-        file.wrote = end
-        file.store_timestamp = timestamp
-        queue.next_offset = queue_offset + 1
-        dispatcher = self.dispatcher
-        checkpoint = dispatcher.checkpoint
-        checkpoint.dispatched_msg_timestamp = timestamp
-        checkpoint.dispatched_physical_offset = offset
-        dispatcher.dispatched_offset = offset + size
-        if self._indexing:
-            self.index.add(topic.key_prefixes, get("UNIQ_KEY"), get("KEYS"), tags, offset, timestamp)
-        if dispatcher.on_arrive is not None:
-            dispatcher.on_arrive(topic_name, queue_id, queue_offset + 1, code, timestamp, properties)
-        puts = topic.puts
-        puts.count += 1
-        puts.size_bytes += size
-        self.stats.put_distribution[0] += 1
-        return offset, queue_offset, size
+    @property
+    def has_calls(self) -> bool:
+        """Whether workers have something to say that comes before the next message."""
+        return bool(self._inbox.calls)
 
     def put_messages(self, batch: InnerMessage) -> PutMessageResult:
         """Append the messages of a batch body, one record each, one behind the other in one file."""
@@ -482,7 +401,7 @@ class MessagePutter:
             return self._refuse_after(error)
         start = file.wrote
         offset = file.base + start
-        if offset - self._files.flushed_where > self._max_unflushed:
+        if offset - self._files.flushed_where > self.max_unflushed:
             return self._refuse(PutMessageStatus.OS_PAGE_CACHE_BUSY, _BUSY)
         # The records are put together aside and copied at once: half the time of writing them one by one.
         pack, born_timestamp, born_host = HEADERS[kind].pack, batch.born_timestamp, batch.born_host
@@ -506,7 +425,7 @@ class MessagePutter:
                 self._write_crc(view[at - file.base : at - file.base + message[0]])
         file.wrote = start + total
         file.store_timestamp = timestamp
-        failure = self._dispatch_batch(batch, topic, queue, messages, offsets, codes, first, timestamp)
+        failure = self._dispatch_batch(batch, messages, offsets, codes, first, timestamp)
         if failure is not None:
             self.commit_log.take_back(file, start, total)
             return self._refuse_after(failure)
@@ -520,8 +439,6 @@ class MessagePutter:
     def _dispatch_batch(
         self,
         batch: InnerMessage,
-        topic: _Topic,
-        queue: AnyQueue,
         messages: list[_BatchMessage],
         offsets: list[int],
         codes: list[int],
@@ -530,33 +447,6 @@ class MessagePutter:
     ) -> Exception | None:
         """Give the records of a batch their queue entries and keys; why none of them could have any."""
         dispatcher = self.dispatcher
-        end = offsets[-1] + messages[-1][0]
-        if self._at_once and queue.__class__ is ConsumeQueue and queue.ext is None and not self._lmq:
-            entries = b"".join(
-                [
-                    ENTRY.pack(offset, message[0], code)
-                    for offset, message, code in zip(offsets, messages, codes)
-                ]
-            )
-            try:
-                fits = queue.put_block(entries, first, end)
-            except (OSError, KourouError) as error:
-                return error
-            if fits:
-                dispatcher.checkpoint.dispatched_msg_timestamp = timestamp
-                dispatcher.checkpoint.dispatched_physical_offset = offsets[-1]
-                dispatcher.dispatched_offset = end
-                if self._indexing:
-                    add, prefixes = self.index.add, topic.key_prefixes
-                    for offset, (_, _, _, _, properties) in zip(offsets, messages):
-                        get = properties.get
-                        add(prefixes, get("UNIQ_KEY"), get("KEYS"), get("TAGS"), offset, timestamp)
-                if dispatcher.on_arrive is not None:
-                    for code in set(codes):
-                        dispatcher.on_arrive(
-                            batch.topic, batch.queue_id, first + len(offsets), code, timestamp, None
-                        )
-                return None
         for number, (offset, message, code) in enumerate(zip(offsets, messages, codes)):
             request = DispatchRequest(
                 batch.topic, batch.queue_id, offset, message[0], code, timestamp, first + number,
@@ -571,16 +461,16 @@ class MessagePutter:
                 break
         return None
 
-    def _first_use(self, topic_name: str, queue_id: int) -> tuple[_Topic, AnyQueue]:
+    def _first_use(self, topic_name: str, queue_id: int) -> tuple[TopicForm, AnyQueue]:
         queue = self.queues.get_or_create(topic_name, queue_id)
-        topic = self._topics.get(topic_name)
+        topic = self.topics.get(topic_name)
         if topic is None:
-            topic = self._topics[topic_name] = _Topic(topic_name, self.stats.topic(topic_name))
+            topic = self.topics[topic_name] = TopicForm(topic_name, self.stats.topic(topic_name))
         return topic, queue
 
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted."""
-        self._topics.pop(topic, None)
+        self.topics.pop(topic, None)
         self.stats.forget(topic)
 
     def _with_crc_room(self, message: InnerMessage) -> bytes:

@@ -28,4 +28,8 @@ def make_handlers(broker: Broker) -> dict[int, Handler]:
         for code, handler in module.HANDLERS.items():
             assert int(code) not in handlers, code
             handlers[int(code)] = partial(handler, broker)
-    return {**handlers, **broker.sender.handlers(), **broker.puller.handlers()}
+    for part in (broker.sender, broker.puller):
+        for code, name in part.HANDLERS.items():
+            assert int(code) not in handlers, code
+            handlers[int(code)] = getattr(part, name)
+    return handlers

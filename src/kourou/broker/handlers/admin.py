@@ -60,7 +60,7 @@ def update_config(broker: Broker, connection: Connection, request: RemotingComma
     broker.config.update(properties)
     now_ms = broker.clock.now_ms()
     broker.config.data_version = next_version(broker.config.data_version, now_ms)
-    broker.sender.configure()
+    broker.configure()
     if "brokerPermission" in properties:
         broker.topics.data_version = next_version(broker.topics.data_version, now_ms)
     broker.answer_later(connection, request, _configured(broker, request, "brokerPermission" in properties))

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from zlib import crc32
 
 from kourou.message import properties as names
+from kourou.message.checksum import crc32
 from kourou.message.codec import PROPERTY_CRC_LENGTH
 from kourou.message.scan import TopicTable
 from kourou.store.disk import PAGE_SIZE
