@@ -59,10 +59,10 @@ def set_up_logging(file: Path | None) -> None:
     root.addHandler(terminal)
     if file is None:
         return
-    import logging.handlers
+    from logging.handlers import RotatingFileHandler
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    rotating = logging.handlers.RotatingFileHandler(
+    rotating = RotatingFileHandler(
         file, maxBytes=LOG_FILE_BYTES, backupCount=LOG_FILES - 1, encoding="utf-8", delay=True
     )
     rotating.setFormatter(_JsonLines())
