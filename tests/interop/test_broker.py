@@ -10,18 +10,22 @@ from typing import NamedTuple
 
 import pytest
 
+from support.certificates import Authority, needs_openssl
 from support.java import Java
 from support.servers import (
     Server,
     interop,
     java_broker,
     java_name_server,
+    kourou,
     kourou_broker,
     kourou_name_server,
     mqadmin,
     report_of,
     run_interop,
+    write_broker_conf,
 )
+from support.wire import free_ports
 
 SUITE_TIMEOUT_S = 420
 BINARY = "-Drocketmq.serialize.type=ROCKETMQ"
@@ -166,3 +170,36 @@ def test_a_store_goes_from_kourou_to_java_and_back(java: Java, tmp_path: Path) -
                 messages = [message for report in reports for message in report["messages"]]
                 everything.write_text(json.dumps({"ok": True, "messages": messages}))
                 interop(tmp_path, server.address, "pull", "--topic", "T", "--expect", str(everything))
+
+
+@needs_openssl
+def test_the_java_client_speaks_tls(java: Java, tmp_path: Path) -> None:
+    """Both servers in enforcing mode, and the client proves who it is."""
+    authority = Authority(tmp_path, "authority")
+    server, client = authority.sign("server"), authority.sign("client")
+    theirs, ours = tmp_path / "client.properties", tmp_path / "server.properties"
+    theirs.write_text(
+        "tls.test.mode.enable=false\ntls.client.authServer=true\n"
+        f"tls.client.trustCertPath={authority.cert}\n"
+        f"tls.client.certPath={client.cert}\ntls.client.keyPath={client.key}\n"
+    )
+    ours.write_text(
+        "tls.server.mode=enforcing\ntls.test.mode.enable=false\n"
+        f"tls.server.certPath={server.cert}\ntls.server.keyPath={server.key}\n"
+        f"tls.server.need.client.auth=require\ntls.server.authClient=true\n"
+        f"tls.server.trustCertPath={authority.cert}\n" + theirs.read_text()
+    )
+    sent = str(tmp_path / "sent.json")
+    tls = f"-Dtls.enable=true -Dtls.config.file={theirs}"
+    port = free_ports(0)
+    conf = write_broker_conf(tmp_path, port, {"tls.config.file": ours})
+    with (
+        kourou("namesrv", "--port", str(port), "--host", "127.0.0.1", "--tls", str(ours)) as name_server,
+        kourou("broker", "-c", str(conf)),
+    ):
+        address = name_server.address
+        interop(tmp_path, address, "topic", "--topic", "T", options=tls)
+        interop(tmp_path, address, "produce", "--topic", "T", "--count", "10", "--out", sent, options=tls)
+        interop(tmp_path, address, "consume", "--topic", "T", "--group", "G", "--expect", sent, options=tls)
+        plain = run_interop(tmp_path, address, "topic", "--topic", "U")
+    assert plain.returncode != 0

@@ -48,7 +48,7 @@ def kourou_name_server(directory: Path) -> Iterator[Server]:
     """`kourou namesrv` on a free port; it must end well."""
     conf = directory / "namesrv.conf"
     conf.write_text(f"kvConfigPath={directory}/kvConfig.json\n", encoding="utf-8")
-    with _kourou("namesrv", "-c", str(conf), "--port", "0", "--host", HOST) as server:
+    with kourou("namesrv", "-c", str(conf), "--port", "0", "--host", HOST) as server:
         yield server
 
 
@@ -58,7 +58,7 @@ def kourou_broker(
 ) -> Iterator[Server]:
     """`kourou broker` on a free port, known at the name server; it must end well."""
     conf = write_broker_conf(directory, namesrv_port, more or {})
-    with _kourou("broker", "-c", str(conf)) as server:
+    with kourou("broker", "-c", str(conf)) as server:
         wait_until_registered(namesrv_port, server.process)
         yield server
 
@@ -114,7 +114,7 @@ def read_conf(conf: Path) -> dict[str, str]:
 
 
 @contextmanager
-def _kourou(*arguments: str) -> Iterator[Server]:
+def kourou(*arguments: str) -> Iterator[Server]:
     command = [sys.executable, "-m", "kourou", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8") as process:
         try:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kourou.cli.serve import run, set_up_logging, settle_memory, stop_event
+from kourou.cli.serve import TlsOption, load_tls, run, set_up_logging, settle_memory, stop_event
 
 if TYPE_CHECKING:
     from kourou.broker import BrokerConfig
+    from kourou.remoting.tls import TlsConfig
 
 
 def broker(
@@ -44,6 +45,7 @@ def broker(
         Path | None,
         typer.Option(help="Where to log, one JSON object a line (<store>/logs/broker.log)."),
     ] = None,
+    tls: TlsOption = None,
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM."""
     from kourou.broker import BrokerConfig
@@ -60,14 +62,14 @@ def broker(
         properties["storePathRootDir"] = str(store)
     config = BrokerConfig.from_properties(properties)
     set_up_logging(log_file or Path(config.store.store_path_root_dir) / "logs" / "broker.log")
-    run(_serve(config))
+    run(_serve(config, load_tls(tls, config.others)))
 
 
-async def _serve(config: BrokerConfig) -> None:
+async def _serve(config: BrokerConfig, tls: TlsConfig | None) -> None:
     from kourou.broker import Broker
 
     stop = stop_event()
-    server = Broker(config)
+    server = Broker(config, tls=tls)
     await server.start()
     settle_memory()
     typer.echo(f"listening on {config.bind_address}:{config.listen_port} as {config.address}")

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kourou.cli.serve import run, set_up_logging, settle_memory, stop_event
+from kourou.cli.serve import TlsOption, load_tls, run, set_up_logging, settle_memory, stop_event
 
 if TYPE_CHECKING:
     from kourou.namesrv import NameServerConfig
+    from kourou.remoting.tls import TlsConfig
 
 
 def namesrv(
@@ -35,6 +36,7 @@ def namesrv(
         Path | None,
         typer.Option(help="Where to log, one JSON object a line; warnings go to the terminal in any case."),
     ] = None,
+    tls: TlsOption = None,
 ) -> None:
     """Run a name server until Ctrl-C or SIGTERM."""
     from kourou.namesrv import NameServerConfig
@@ -45,14 +47,14 @@ def namesrv(
     if host is not None:
         config.bind_address = host
     set_up_logging(log_file)
-    run(_serve(config))
+    run(_serve(config, load_tls(tls, config.others)))
 
 
-async def _serve(config: NameServerConfig) -> None:
+async def _serve(config: NameServerConfig, tls: TlsConfig | None) -> None:
     from kourou.namesrv import NameServer
 
     stop = stop_event()
-    server = NameServer(config)
+    server = NameServer(config, tls=tls)
     await server.start()
     settle_memory()
     typer.echo(f"listening on {config.bind_address}:{server.port}")

@@ -6,12 +6,16 @@ import contextlib
 import gc
 import logging
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 if TYPE_CHECKING:
     import asyncio
+
+    from kourou.remoting.tls import TlsConfig
 
 LOG_FILE_BYTES = 64 * 1024 * 1024
 LOG_FILES = 10
@@ -38,6 +42,28 @@ def settle_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)
+
+
+TlsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls",
+        metavar="FILE",
+        help="A tls.properties with Java's keys, before /etc/rocketmq/tls.properties and tls.* keys of the"
+        " configuration file.",
+    ),
+]
+
+
+def load_tls(file: Path | None, properties: Mapping[str, str]) -> TlsConfig | None:
+    """What is configured of TLS, in a file or beside other keys; None if nothing is."""
+    from kourou.remoting.tls import DEFAULT_FILE, TlsConfig
+
+    if file is not None or Path(DEFAULT_FILE).exists():
+        return TlsConfig.load(file)
+    if any(key.startswith("tls.") for key in properties):
+        return TlsConfig.from_properties(properties)
+    return None
 
 
 def stop_event() -> asyncio.Event:

@@ -7,14 +7,16 @@ import contextlib
 import logging
 
 from kourou.clock import Clock, SystemClock
+from kourou.errors import KourouError
 from kourou.namesrv.config import NameServerConfig
 from kourou.namesrv.handlers import Context, make_handlers
 from kourou.namesrv.kv import KvConfig
 from kourou.namesrv.routes import MinBrokerIdChange, RouteTable
+from kourou.remoting.client import RemotingClient
 from kourou.remoting.codes import RequestCode
 from kourou.remoting.command import RemotingCommand
-from kourou.remoting.connection import Connection
 from kourou.remoting.server import RemotingServer
+from kourou.remoting.tls import TlsConfig
 
 log = logging.getLogger(__name__)
 
@@ -25,13 +27,20 @@ MAX_NOTICES = 1000  # under way at once; brokers learn the same from their next 
 class NameServer:
     """A name server: `start`, `stop`, and what it knows in between."""
 
-    def __init__(self, config: NameServerConfig | None = None, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: NameServerConfig | None = None,
+        *,
+        clock: Clock | None = None,
+        tls: TlsConfig | None = None,
+    ) -> None:
         self.config = config or NameServerConfig()
         clock = clock or SystemClock()
         self.routes = RouteTable(self.config, clock, on_min_broker_id_change=self._notify)
         self.kv = KvConfig(self.config.kv_config_path)
         context = Context(self.config, self.routes, self.kv, clock, clock.now_ms())
-        self._server = RemotingServer(make_handlers(context), on_close=self.routes.connection_lost)
+        self._server = RemotingServer(make_handlers(context), on_close=self.routes.connection_lost, tls=tls)
+        self._client = RemotingClient(tls=tls)
         self._expiry: asyncio.Task[None] | None = None
         self._notices: set[asyncio.Task[None]] = set()
         self.port = 0
@@ -47,6 +56,7 @@ class NameServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._client.close()
         await self._server.stop()
 
     async def _expire(self) -> None:
@@ -67,17 +77,11 @@ class NameServer:
                 log.warning("too many brokers to tell of another lowest id: %s is left out", address)
                 continue
             request = RemotingCommand(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, present)
-            task = asyncio.get_running_loop().create_task(_tell(address, request))
+            task = asyncio.get_running_loop().create_task(self._tell(address, request))
             self._notices.add(task)
             task.add_done_callback(self._notices.discard)
 
-
-async def _tell(address: str, request: RemotingCommand) -> None:
-    """Send a request to a broker that nobody waits for."""
-    host, _, port = address.rpartition(":")
-    with contextlib.suppress(OSError, ValueError, TimeoutError):
-        async with asyncio.timeout(NOTICE_TIMEOUT_S):
-            loop = asyncio.get_running_loop()
-            _, connection = await loop.create_connection(lambda: Connection({}), host, int(port))
-        connection.send_oneway(request)
-        connection.close()
+    async def _tell(self, address: str, request: RemotingCommand) -> None:
+        with contextlib.suppress(KourouError, TimeoutError):  # it learns the same from its next registration
+            async with asyncio.timeout(NOTICE_TIMEOUT_S):
+                await self._client.send_oneway(address, request)
