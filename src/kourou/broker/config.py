@@ -6,10 +6,12 @@ file (Java's threads and buffers) are kept and shown, so that tools see what the
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +30,10 @@ _FORBIDDEN = frozenset({*_HIDDEN, "rocketmqHome", "configBlackList"})  # whateve
 
 # What a store that is open, and sockets that listen, cannot take another value of
 _AT_START_ONLY = (
-    "bindAddress", "listenPort", "storePathRootDir", "storePathCommitLog", "mappedFileSizeCommitLog",
-    "mappedFileSizeConsumeQueue", "mapperFileSizeBatchConsumeQueue", "mappedFileSizeConsumeQueueExt",
-    "enableConsumeQueueExt", "maxHashSlotNum", "maxIndexNum", "transientStorePoolEnable",
-    "transientStorePoolSize", "enableLmq",
+    "bindAddress", "brokerIP1", "listenPort", "storePathRootDir", "storePathCommitLog",
+    "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "mapperFileSizeBatchConsumeQueue",
+    "mappedFileSizeConsumeQueueExt", "enableConsumeQueueExt", "maxHashSlotNum", "maxIndexNum",
+    "transientStorePoolEnable", "transientStorePoolSize", "enableLmq",
 )  # fmt: skip
 
 
@@ -43,6 +45,19 @@ def local_address() -> str:
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"
+
+
+@lru_cache(maxsize=16)
+def resolved(host: str) -> str:
+    """The address of brokerIP1, which may be a name, as in Java. Asked once: a look-up blocks."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]).partition("%")[0]
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"brokerIP1={host} is neither an address nor the name of one: {error}") from None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,6 +103,13 @@ class BrokerConfig:
     reject_transaction_message: bool = False
     send_thread_pool_queue_capacity: int = 10_000  # sends that wait for the disk; Java's queue of sends
     store_reply_message_enable: bool = True
+
+    # Transactions
+    transaction_time_out: int = 6000
+    transaction_check_max: int = 15
+    transaction_check_interval: int = 30_000
+    transaction_op_msg_max_size: int = 4096
+    transaction_op_batch_interval: int = 3000
     start_accept_send_request_time_stamp: int = 0
 
     # Pulls

@@ -1,8 +1,8 @@
 """Pulls: records of a queue from an offset on, and the pulls that wait for them (PullMessageProcessor).
 
 A pull that finds nothing is held until a message arrives in its queue or its time is up. Nothing polls: the
-store tells of each message that arrived, the holds of its queue are tried again when the turn of the event
-loop that appended it ends, and one timer ends the holds whose time is up.
+store tells of each message that arrived, the holds of its queue that want it are tried again when the turn of
+the event loop that appended it ends, and one timer ends the holds whose time is up.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from kourou.broker.filters import TagFilter, filter_of
 from kourou.broker.subscription import BadSubscriptionError, SubscriptionData
@@ -30,9 +30,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_Key = TypeVar("_Key")
+
 COMMIT_OFFSET_FLAG, SUSPEND_FLAG, SUBSCRIPTION_FLAG = 1, 2, 4  # of a pull's sysFlag
 MAX_HOLD_MS = 600_000  # whatever a client asks for
 _SWEEP_AT = 1024
+MAX_OFFSET = (1 << 63) - 1
 MAX_ACCESSES = 100_000
 PIECES_FROM_BYTES = 64 * 1024  # from here on, handing over slices of the log is cheaper than copying them
 COMPENSATE_S = 60.0  # subscriptions of pulls are forgotten after ten minutes
@@ -116,7 +119,7 @@ class MessagePuller:
         self.held = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._arrived: set[tuple[str, int]] = set()
+        self._woken: set[_Hold] = set()  # what they wait for is there
         self._stopping = False
         self._accesses: dict[tuple[str, str], _Access] = {}
         self.configure()
@@ -131,6 +134,8 @@ class MessagePuller:
             sys_flag, commit_offset = int(fields["sysFlag"]), int(fields["commitOffset"])
             sub_version = int(fields["subVersion"])
             fields["suspendTimeoutMillis"]  # looked at by who is held only, but it must be there
+            if not -MAX_OFFSET - 1 <= commit_offset <= MAX_OFFSET:
+                raise ValueError
         except (KeyError, ValueError):
             header = PullMessage.read(request)  # says which field is missing or of no use
             raise BadRequestError(f"request {header} cannot be read") from None
@@ -354,17 +359,14 @@ class MessagePuller:
         return True
 
     def _is_held(self, hold: _Hold) -> bool:
-        return hold in self._by_queue.get(hold.key, ())
+        return hold in self._by_connection.get(hold.connection, ())
 
     def _release(self, hold: _Hold) -> bool:
         """Take a hold out of the tables; False if it is over already."""
         if not self._is_held(hold):
             return False
-        for table, key in ((self._by_queue, hold.key), (self._by_connection, hold.connection)):
-            holds = table[key]  # type: ignore[index]  # each table with its own key
-            holds.discard(hold)
-            if not holds:
-                del table[key]  # type: ignore[arg-type]
+        _take_out(self._by_connection, hold.connection, hold)
+        _take_out(self._by_queue, hold.key, hold)
         self.held -= 1
         return True
 
@@ -378,22 +380,32 @@ class MessagePuller:
         properties: dict[str, str] | None,
     ) -> None:
         """A message is in its queue. Hot: most find nobody waiting."""
-        holds = self._by_queue.get((topic, queue_id))
-        if holds is None or (topic, queue_id) in self._arrived:
+        key = topic, queue_id
+        holds = self._by_queue.get(key)
+        if holds is None:
             return
-        if any(hold.filter is None or hold.filter.matches_queue(tags_code, None) for hold in holds):
-            if not self._arrived:
-                self._loop.call_soon(self._wake)
-            self._arrived.add((topic, queue_id))
+        woken = [
+            hold
+            for hold in holds
+            if hold.offset < next_offset
+            and (hold.filter is None or hold.filter.matches_queue(tags_code, None))
+        ]
+        if not woken:
+            return
+        # They leave their queue at once: the next messages of this turn need not look at them again.
+        if len(woken) == len(holds):
+            del self._by_queue[key]
+        else:
+            holds.difference_update(woken)
+        if not self._woken:
+            self._loop.call_soon(self._wake)
+        self._woken.update(woken)
 
     def _wake(self) -> None:
-        """Try the holds of queues that grew: at the end of the turn, for all its messages at once."""
-        arrived, self._arrived = self._arrived, set()
-        for key in arrived:
-            high = self._broker.store.max_offset(*key)
-            for hold in list(self._by_queue.get(key, ())):
-                if hold.offset < high:
-                    self._finish(hold)
+        """Try the holds whose messages came: at the end of the turn, for all its messages at once."""
+        woken, self._woken = self._woken, set()
+        for hold in woken:
+            self._finish(hold)
 
     def _finish(self, hold: _Hold) -> None:
         """Try a held pull again; whatever it finds is its answer."""
@@ -410,7 +422,7 @@ class MessagePuller:
 
     def wake_all(self) -> None:
         """Answer every pull that waits: the broker stops, or its role changed."""
-        for hold in [hold for holds in self._by_queue.values() for hold in holds]:
+        for hold in [hold for holds in self._by_connection.values() for hold in holds]:
             self._finish(hold)
 
     def stop(self) -> None:
@@ -436,6 +448,14 @@ class MessagePuller:
             self._finish(heappop(self._deadlines))
         if self._deadlines:
             self._set_timer()
+
+
+def _take_out(table: dict[_Key, set[_Hold]], key: _Key, hold: _Hold) -> None:
+    holds = table.get(key)
+    if holds is not None:
+        holds.discard(hold)
+        if not holds:
+            del table[key]
 
 
 def _bad_queue(

@@ -33,6 +33,7 @@ class Registrar:
         self._broker = broker
         self._changed: set[str] = set()
         self._unreachable: set[str] = set()  # those whose absence was logged
+        self._leaving = False
 
     def topic_changed(self, names: set[str]) -> None:
         """Topics to tell of with the next `register_changed`."""
@@ -41,7 +42,10 @@ class Registrar:
     async def run(self) -> None:
         """Register now and then every period."""
         while True:
-            await self.register_all()
+            try:
+                await self.register_all()
+            except Exception:
+                log.exception("the registration failed; it is tried again")
             period = self._broker.config.register_name_server_period
             await asyncio.sleep(min(max(period, _MIN_PERIOD_MS), _MAX_PERIOD_MS) / 1000)
 
@@ -58,7 +62,7 @@ class Registrar:
 
     async def _register(self, topics: dict[str, TopicConfig]) -> None:
         servers = self._broker.config.name_servers
-        if not servers:
+        if not servers or self._leaving:
             return
         permission = self._broker.config.broker_permission
         if permission & (PERM_READ | PERM_WRITE) != PERM_READ | PERM_WRITE:
@@ -98,7 +102,8 @@ class Registrar:
             self._broker.topics.update_order(table)
 
     async def unregister(self) -> None:
-        """Tell all name servers that this broker leaves."""
+        """Tell all name servers that this broker leaves; from now on it is not registered any more."""
+        self._leaving = True
         requests = [
             self._broker.client.call(
                 server,

@@ -110,9 +110,9 @@ class DelayService:
             if number >= MAX_A_TURN:
                 self._timers[level] = loop.call_soon(self._deliver, level)
                 return
-            # A clock that was set back must not make messages wait longer than their level says.
-            wait_ms = min(entry.tags_code - now_ms, self.delays_ms[level - 1])
-            if wait_ms > 0:
+            wait_ms = entry.tags_code - now_ms
+            # More than the level says is a clock that was set back: then it is delivered now, as in Java.
+            if 0 < wait_ms <= self.delays_ms[level - 1]:
                 self._timers[level] = loop.call_later(wait_ms / 1000, self._deliver, level)
                 return
             if not self._deliver_one(entry.physical_offset, entry.size):

@@ -13,6 +13,7 @@ import random
 import time
 from typing import TYPE_CHECKING, ClassVar
 
+from kourou.broker.config import resolved
 from kourou.broker.names import DLQ_PREFIX, RETRY_PREFIX, check_topic_name, is_send_forbidden
 from kourou.broker.stats import TopicStats
 from kourou.errors import BadMessageError, KourouError
@@ -41,6 +42,8 @@ UNIT_FLAG, UNIT_SUB_FLAG = 1, 2  # of a topic's sysFlag
 V3_4_9 = 121  # clients since then say themselves how often a message may be retried
 
 MAX_INT = 0x7FFFFFFF
+_MAX_INT_DIGITS = 9
+_INTS = ("default_topic_queue_nums", "queue_id", "sys_flag", "flag", "reconsume_times", "max_reconsume_times")
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
 
@@ -127,7 +130,7 @@ class MessageSender:
         self._put_plain_batch = broker.store.plain.put_batch
         self._put_many = broker.store.put_messages
         self._targets: dict[str, _Target] = {}
-        self._unique_id = UniqueIdGenerator(broker.config.broker_ip1)
+        self._unique_id = UniqueIdGenerator(resolved(broker.config.broker_ip1))
         self.waiting = 0  # sends that are not answered yet
         self._stopping = False
         self.configure()
@@ -135,7 +138,7 @@ class MessageSender:
     def configure(self) -> None:
         """Take what is needed of the configuration; again after it changed."""
         config = self._broker.config
-        self._store_host = pack_host(config.broker_ip1, config.listen_port)
+        self._store_host = pack_host(resolved(config.broker_ip1), config.listen_port)
         self._host_text = self._store_host.hex().upper()
         self._always_waits = config.store.sync_flush or config.store.broker_role.name == "SYNC_MASTER"
         added = {
@@ -183,6 +186,8 @@ class MessageSender:
         if len(born_host) == 20:
             sys_flag |= BORN_HOST_V6
         if request.code == SEND_BATCH or fields.get("m") == "true":
+            if names.DELAY_TIME_LEVEL in properties:
+                return self.send(connection, request)
             return self._send_batch(
                 request, target, queue_id, properties, sys_flag, born_timestamp, born_host
             )
@@ -270,9 +275,7 @@ class MessageSender:
         is_batch = header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
         if not is_batch and not properties.get(names.UNIQ_KEY):
             properties[names.UNIQ_KEY] = self._unique_id()
-        config, queue_id = target.config, header.queue_id
-        if queue_id < 0:
-            queue_id = random.randrange(max(config.write_queue_nums, 1))
+        config, queue_id = target.config, _queue_of(target.config, header)
         topic = config.name
         if topic.startswith(RETRY_PREFIX):
             if is_batch:
@@ -284,15 +287,19 @@ class MessageSender:
             queue_id = self._apply_properties(config, properties, topic, queue_id)
         properties.update(self._added)
         message = InnerMessage(
-            topic, queue_id, request.body, properties, flag=_int32("flag", header.flag),
-            sys_flag=_int32("sysFlag", header.sys_flag) & ~sysflag.TRANSACTION_MASK | target.sys_flag,
+            topic, queue_id, request.body, properties, flag=header.flag,
+            sys_flag=header.sys_flag & ~sysflag.TRANSACTION_MASK | target.sys_flag,
             born_timestamp=header.born_timestamp, born_host=connection.peer_host, store_host=self._store_host,
-            reconsume_times=_int32("reconsumeTimes", header.reconsume_times),
+            reconsume_times=header.reconsume_times,
         )  # fmt: skip
         if is_batch:
             result, batch_id = self._put_batch(message, properties)
         else:
-            result, batch_id = self._broker.put(message), None
+            # Clients before 4.6.1 leave the mark on messages that they send back.
+            sent_back = header.reconsume_times > 0 and properties.get(names.DELAY_TIME_LEVEL, "0") != "0"
+            prepared = _is_prepared(properties) and not sent_back
+            put = self._broker.transactions.prepare if prepared else self._broker.put
+            result, batch_id = put(message), None
         # A delayed message lies in another queue; its sender is told the one it asked for.
         return self._answer_when_stored(connection, request, message, result, queue_id, batch_id)
 
@@ -362,7 +369,7 @@ class MessageSender:
         self, config: TopicConfig, properties: dict[str, str], topic: str, queue_id: int
     ) -> int:
         """What some properties of a single message ask of the broker; the queue it goes to."""
-        if properties.get(names.TRANSACTION_PREPARED, "").lower() == "true":
+        if self._broker.config.reject_transaction_message and _is_prepared(properties):
             raise SendRefusedError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._broker.config.broker_ip1}] sending transaction message is forbidden",
@@ -372,13 +379,13 @@ class MessageSender:
         light = properties.get(names.LITE_TOPIC)
         if light:
             properties[names.INNER_MULTI_DISPATCH] = f"%LMQ%${topic}${light}"
-        priority = properties.get(names.PRIORITY)
-        if priority is not None and priority.isdecimal():
+        priority = properties.get(names.PRIORITY, "")
+        if priority.isdecimal() and len(priority) <= _MAX_INT_DIGITS:
             exclusive = (names.DELAY_TIME_LEVEL, names.SHARDING_KEY, names.LITE_TOPIC, *_TIMER)
             if any(name in properties for name in exclusive):
                 del properties[names.PRIORITY]
             else:
-                queue_id = min(int(priority), config.write_queue_nums - 1)
+                queue_id = max(min(int(priority), config.write_queue_nums - 1), 0)
         return queue_id
 
     # Retries
@@ -404,7 +411,7 @@ class MessageSender:
         # A group that holds locks consumes in order: what it gives up is not tried again behind its back.
         if header.reconsume_times <= most and not broker.locks.has_locks(group):
             return topic, queue_id
-        properties[names.DELAY_TIME_LEVEL] = "0"
+        properties[names.DELAY_TIME_LEVEL] = "-1"
         return self._dead_letter_topic(group), random.randrange(DLQ_QUEUES)
 
     def _dead_letter_topic(self, group: str) -> str:
@@ -463,7 +470,7 @@ class MessageSender:
         message = InnerMessage(
             topic, queue_id, found.body, properties, flag=found.flag, sys_flag=found.sys_flag,
             born_timestamp=found.born_timestamp, born_host=found.born_host, store_host=self._store_host,
-            reconsume_times=found.reconsume_times + 1,
+            reconsume_times=min(found.reconsume_times + 1, MAX_INT),
         )  # fmt: skip
         result = broker.put(message)
         if result.status is not PUT_OK:
@@ -478,11 +485,9 @@ class MessageSender:
         header = _read_header(request)
         try:
             target = self._admit(connection, header)
+            queue_id = _queue_of(target.config, header)
         except SendRefusedError as refused:
             return request.response(refused.response_code, dict(self._answer_fields), remark=str(refused))
-        queue_id = header.queue_id
-        if queue_id < 0:
-            queue_id = random.randrange(max(target.config.write_queue_nums, 1))
         body = bytes(request.body or b"")
         self._broker.answer_later(
             connection, request, self._push_reply(connection, request, header, queue_id, body)
@@ -505,9 +510,9 @@ class MessageSender:
             fields |= {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0"}
         if broker.config.store_reply_message_enable:
             message = InnerMessage(
-                header.topic, queue_id, body, properties, flag=_int32("flag", header.flag),
+                header.topic, queue_id, body, properties, flag=header.flag,
                 born_timestamp=header.born_timestamp, born_host=connection.peer_host,
-                store_host=self._store_host, reconsume_times=_int32("reconsumeTimes", header.reconsume_times),
+                store_host=self._store_host, reconsume_times=header.reconsume_times,
             )  # fmt: skip
             result = broker.put(message)
             if result.status in _STORED:
@@ -528,7 +533,7 @@ class MessageSender:
         if asker is None:
             return f"push reply message fail, channel of <{client_id}> not found."
         now_ms = self._broker.clock.now_ms()
-        properties[names.PUSH_REPLY_TIME] = str(now_ms)
+        properties = {**properties, names.PUSH_REPLY_TIME: str(now_ms)}  # it is pushed with it, not stored
         pushed = ReplyMessage(
             header.producer_group, header.topic, header.default_topic, header.default_topic_queue_nums,
             header.queue_id, header.sys_flag, header.born_timestamp, header.flag, connection.peer,
@@ -646,7 +651,25 @@ class MessageSender:
         return text
 
 
+def _queue_of(config: TopicConfig, header: SendMessage) -> int:
+    """The queue that a message goes to: the one it names, or any."""
+    if header.queue_id >= 0:
+        return header.queue_id
+    if config.write_queue_nums <= 0:
+        raise SendRefusedError(ResponseCode.INVALID_PARAMETER, f"{config.name} has no queue to write to")
+    return random.randrange(config.write_queue_nums)
+
+
 def _read_header(request: RemotingCommand) -> SendMessage:
+    header = _read_either(request)
+    for name in _INTS:
+        value = getattr(header, name)
+        if value is not None and not -MAX_INT - 1 <= value <= MAX_INT:
+            raise BadRequestError(f"the field {name} is {value}: it has 32 bits")
+    return header
+
+
+def _read_either(request: RemotingCommand) -> SendMessage:
     if request.code not in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
         fields = request.ext_fields
         try:
@@ -657,7 +680,5 @@ def _read_header(request: RemotingCommand) -> SendMessage:
     return SendMessage.read(request)
 
 
-def _int32(name: str, value: int) -> int:
-    if not -MAX_INT - 1 <= value <= MAX_INT:
-        raise BadRequestError(f"the custom field <{name}> is {value}: it has 32 bits")
-    return value
+def _is_prepared(properties: dict[str, str]) -> bool:
+    return properties.get(names.TRANSACTION_PREPARED, "").lower() == "true"

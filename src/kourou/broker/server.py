@@ -26,6 +26,7 @@ from kourou.broker.send import BUSY, MessageSender
 from kourou.broker.state_file import StateFile
 from kourou.broker.stats import BrokerStats
 from kourou.broker.topics import TopicTable
+from kourou.broker.transactions import TransactionService
 from kourou.clock import Clock, SystemClock
 from kourou.errors import KourouError
 from kourou.message import properties as names
@@ -44,6 +45,7 @@ FAST_PORT_STEP = 2  # the port of clients that set vipChannelEnabled is this muc
 EXPIRE_INTERVAL_S = 10.0
 INDEX_DELAY_S = 0.02  # a thousand keys at once cost a fifth of what they cost one by one
 MAX_LATER = 10_000  # answers that wait for another peer
+MAX_LEVEL_LENGTH = 10  # of the text of a delay level
 TIMER_PROPERTIES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
 
 
@@ -65,6 +67,7 @@ class Broker:
         self.consumers.on_group_changed = self._notify_group
         self.stats = BrokerStats(self.config, self.clock, self.topics.is_system_topic)
         self.delay = DelayService(self)
+        self.transactions = TransactionService(self)
         self.master_is_up = True  # of a slave: whether its master is there
         self.started_ms = self.clock.now_ms()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -103,20 +106,23 @@ class Broker:
             raise
         self.store.start()
         self.client = RemotingClient(tls=self._tls)
-        self.sender = MessageSender(self)
-        self.puller = MessagePuller(self)
-        self.registrar = Registrar(self)
-        self.server = RemotingServer(make_handlers(self), on_close=self._connection_lost, tls=self._tls)
         try:
+            self.sender = MessageSender(self)
+            self.puller = MessagePuller(self)
+            self.registrar = Registrar(self)
+            self.server = RemotingServer(make_handlers(self), on_close=self._connection_lost, tls=self._tls)
             await self._listen()
         except BaseException:
-            await self.server.stop()
+            if hasattr(self, "server"):
+                await self.server.stop()
             self.store.shutdown()
             raise
         self.configure()  # the port is known now
         self.topics.on_change = self._topics_changed
         self.groups.on_change = self._groups_changed
         self.delay.start()
+        self.transactions.start()
+        self._spawn(self.transactions.run())
         self._spawn(self.registrar.run())
         self._spawn(self._every(self.config.flush_consumer_offset_interval / 1000, self.save))
         self._spawn(self._every(EXPIRE_INTERVAL_S, self._expire))
@@ -134,9 +140,11 @@ class Broker:
         await self.registrar.unregister()
         self.sender.stop()
         self.delay.stop()
+        self.transactions.stop()
         self.puller.stop()
-        for task in self._tasks:
-            task.cancel()
+        async with self._saving:  # what is written now is written to its end
+            for task in self._tasks:
+                task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.store.flusher.flush()  # answers the sends that wait for the disk
         await asyncio.sleep(0)
@@ -157,16 +165,18 @@ class Broker:
     def put(self, message: InnerMessage) -> PutMessageResult:
         """Put a message where it belongs now: its queue, or where it waits for its time."""
         level = message.properties.get(names.DELAY_TIME_LEVEL, "0")
-        if not level.isdecimal():
+        if not level.removeprefix("-").isdecimal() or len(level) > MAX_LEVEL_LENGTH:
             return PutMessageResult(
                 PutMessageStatus.MESSAGE_ILLEGAL,
                 reason=f"{names.DELAY_TIME_LEVEL} is no number: {level[:20]}",
             )
-        if any(name in message.properties for name in TIMER_PROPERTIES):
-            return PutMessageResult(PutMessageStatus.WHEEL_TIMER_NOT_ENABLE)
         delayed = int(level) > 0
         if delayed:
+            for name in TIMER_PROPERTIES:  # of the two, Java takes the level
+                message.properties.pop(name, None)
             self.delay.divert(message)
+        elif any(name in message.properties for name in TIMER_PROPERTIES):
+            return PutMessageResult(PutMessageStatus.WHEEL_TIMER_NOT_ENABLE)
         result = self.store.put_message(message)
         self.has_put()
         if delayed and result.status is PutMessageStatus.PUT_OK:

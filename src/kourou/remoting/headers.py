@@ -116,6 +116,44 @@ class QueryConsumeQueue(Header):
     consumer_group: str | None = None
 
 
+# Transactions
+
+
+@header
+class EndTransaction(Header):
+    """END_TRANSACTION (37)."""
+
+    producer_group: str
+    tran_state_table_offset: int
+    commit_log_offset: int
+    commit_or_rollback: int
+    msg_id: str
+    topic: str | None = None
+    from_transaction_check: bool = False
+    transaction_id: str | None = None
+
+
+@header
+class CheckTransactionState(Header):
+    """CHECK_TRANSACTION_STATE (39): asked of a producer."""
+
+    tran_state_table_offset: int
+    commit_log_offset: int
+    topic: str | None = None
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+    bname: str | None = None
+
+
+@header
+class ResumeCheckHalfMessage(Header):
+    """RESUME_CHECK_HALF_MESSAGE (323)."""
+
+    topic: str | None = None
+    msg_id: str | None = None
+
+
 # Offsets
 
 

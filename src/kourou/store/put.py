@@ -501,10 +501,10 @@ class MessagePutter:
             if names.INNER_NUM not in message.properties:
                 message.set_property(names.INNER_NUM, "1")
             number = message.properties[names.INNER_NUM]
-            if not (number.isdecimal() and 1 <= int(number) <= _MAX_INNER):
+            if not (number.isdecimal() and len(number) <= 5 and 1 <= int(number) <= _MAX_INNER):
                 return self._refuse(
                     PutMessageStatus.MESSAGE_ILLEGAL,
-                    f"{names.INNER_NUM}={number}: it takes 1 to {_MAX_INNER}",
+                    f"{names.INNER_NUM}={number[:20]}: it takes 1 to {_MAX_INNER}",
                 )
         if names.INNER_MULTI_DISPATCH in message.properties and self._gives_lmq(message.topic):
             light = message.properties[names.INNER_MULTI_DISPATCH].split(LMQ_SEPARATOR)

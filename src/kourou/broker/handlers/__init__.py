@@ -12,13 +12,22 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kourou.broker.handlers import admin, clients, groups, offsets, queries, statistics, topics
+from kourou.broker.handlers import (
+    admin,
+    clients,
+    groups,
+    offsets,
+    queries,
+    statistics,
+    topics,
+    transactions,
+)
 from kourou.remoting.connection import Handler
 
 if TYPE_CHECKING:
     from kourou.broker.server import Broker
 
-MODULES = (queries, clients, offsets, topics, groups, statistics, admin)
+MODULES = (queries, clients, offsets, topics, groups, transactions, statistics, admin)
 
 
 def make_handlers(broker: Broker) -> dict[int, Handler]:
