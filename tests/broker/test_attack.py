@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,18 @@ from kourou.remoting.command import JSON, ROCKETMQ, RemotingCommand
 from kourou.remoting.header import Header
 from kourou.store.offline import StoreDirectory
 from kourou.store.offline.check import check
-from support.broker import Peer, Site, pull_request, running, send_request, until
+from support.broker import (
+    SUBSCRIPTION,
+    SUSPEND,
+    Peer,
+    Site,
+    heartbeat,
+    messages_in,
+    pull_request,
+    running,
+    send_request,
+    until,
+)
 
 REQUESTS_AT_ONCE = 12
 
@@ -112,26 +123,32 @@ COMMON = {
 }  # fmt: skip
 
 
+SILENT = RequestCode.END_TRANSACTION  # says nothing to who does not know the outcome, as in Java
+codes: list[int] = []  # those that the broker serves
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A broker that all of these attack, one after the other; in the end its store is whole."""
     directory = tmp_path_factory.mktemp("attacked")
     with running(directory) as made:
-        made.make_topic("t")
+        for topic in ("t", "steady"):
+            made.make_topic(topic)
         made.make_topic("b", attributes={"+queue.type": "BatchCQ"})
         codes.extend(sorted(int(code) for code in make_handlers(made.broker)))
         yield made
     codes.clear()
-    assert_whole(directory / "store")
+    assert not (directory / "store" / "abort").exists()
+    with StoreDirectory.open(directory / "store") as store:
+        report = check(store)
+    assert report.records > 0
+    assert report.faults == 0, report.findings
 
 
-codes: list[int] = []
-
-
-def assert_whole(store: Path) -> None:
-    assert not (store / "abort").exists()
-    with StoreDirectory.open(store) as directory:
-        report = check(directory)
-    assert (report.faults, report.warnings) == (0, 0), report.findings
+@pytest.fixture(scope="module")
+def steady(site: Site) -> Peer:
+    """Somebody else, who sends and pulls all the while."""
+    return site.connect()
 
 
 @st.composite
@@ -139,42 +156,168 @@ def requests(draw: st.DrawFn) -> RemotingCommand:
     code = draw(st.sampled_from(codes))
     fields = dict(GOOD.get(code, COMMON)) if draw(st.integers(0, 3)) else {}
     names = sorted(fields) if fields and draw(st.booleans()) else FIELD_NAMES
-    fields |= draw(st.dictionaries(st.sampled_from(names), values, max_size=4))
+    fields.update(draw(st.dictionaries(st.sampled_from(names), values, max_size=4)))
     for name in draw(st.lists(st.sampled_from(sorted(fields) or [""]), max_size=1)):
         fields.pop(name, None)
     if code in PULLS:
         fields["suspendTimeoutMillis"] = draw(st.sampled_from(["0", "-5", "3", "x"]))
-    form = draw(st.sampled_from([JSON, ROCKETMQ])) if code <= 0x7FFF else JSON
+    form = draw(st.sampled_from([JSON, ROCKETMQ]))
     version = draw(st.sampled_from([513, 0, 100, -1]))
     return RemotingCommand(code, fields, draw(bodies), serialize_type=form, version=version)
 
 
-def is_longer(record: logging.LogRecord) -> bool:
-    """An error that nobody meant: the broker logs it with its traceback."""
-    return record.exc_info is not None or record.levelno >= logging.CRITICAL
+def answers_to(peer: Peer, asked: list[RemotingCommand]) -> None:
+    """Read until all are answered; what the broker asks meanwhile is refused."""
+    waiting = {request.opaque: request for request in asked if request.code != SILENT}
+    while waiting:
+        try:
+            command = peer.receive()
+        except TimeoutError:
+            raise AssertionError(f"not answered: {waiting}") from None
+        if command.is_response:
+            waiting.pop(command.opaque, None)
+        else:
+            peer.send(command.response(ResponseCode.SYSTEM_ERROR))
+
+
+def assert_all_was_meant(caplog: pytest.LogCaptureFixture) -> None:
+    """An error that nobody foresaw is logged with its traceback."""
+    unmeant = [record for record in caplog.records if record.exc_info or record.levelno >= logging.CRITICAL]
+    assert not unmeant, "\n".join(logging.Formatter().format(record) for record in unmeant)
+
+
+def assert_goes_on(steady: Peer) -> None:
+    """Somebody else is served as ever."""
+    offset = int(steady.ask(send_request("steady", b"still here")).ext_fields["queueOffset"])
+    (found,) = messages_in(steady.ask(pull_request("steady", offset)))
+    assert bytes(found.body) == b"still here"
 
 
 @settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
-def test_what_is_of_no_use_is_answered(site: Site, caplog: pytest.LogCaptureFixture, data: st.DataObject):
+def test_requests_of_no_use_are_answered(
+    site: Site, steady: Peer, caplog: pytest.LogCaptureFixture, data: st.DataObject
+):
     """Given any requests of any code, when they are sent at once, then each has its answer."""
     asked = data.draw(st.lists(requests(), min_size=1, max_size=REQUESTS_AT_ONCE))
     caplog.clear()
-    peer = Peer(site.port)
-    with contextlib.closing(peer):
+    with contextlib.closing(Peer(site.port)) as peer:
         for request in asked:
             peer.send(request)
-        waiting = {request.opaque: request for request in asked}
-        while waiting:
-            try:
-                command = peer.receive()
-            except TimeoutError:
-                raise AssertionError(f"not answered: {waiting}") from None
-            if command.is_response:
-                del waiting[command.opaque]
-            else:
-                peer.send(command.response(ResponseCode.SYSTEM_ERROR))
-    unmeant = [record for record in caplog.records if is_longer(record)]
-    assert not unmeant, "\n".join(logging.Formatter().format(record) for record in unmeant)
+        answers_to(peer, asked)
+    assert_goes_on(steady)
+    assert_all_was_meant(caplog)
+
+
+odd_values = st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.just({"a": [1]}), st.just([]), words)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_headers_that_no_java_writes_are_answered_or_close_their_connection(
+    site: Site, steady: Peer, caplog: pytest.LogCaptureFixture, data: st.DataObject
+):
+    """Given a JSON header with values of other types, then it is read as well as can be, or refused."""
+    code = data.draw(st.sampled_from([*codes, RequestCode.HEART_BEAT, RequestCode.SEND_MESSAGE_V2]))
+    fields: dict[str, Any] = {**GOOD.get(code, COMMON)}
+    if code in PULLS:
+        fields["suspendTimeoutMillis"] = 0
+    fields |= data.draw(st.dictionaries(st.sampled_from(sorted(fields)), odd_values, max_size=3))
+    header = {"code": code, "opaque": 7, "flag": 0, "version": 513, "language": "JAVA", "extFields": fields}
+    header |= data.draw(
+        st.dictionaries(st.sampled_from(["language", "version", "remark", "flag", "code"]), odd_values)
+    )
+    text = orjson.dumps(header)
+    body = data.draw(st.sampled_from([b"", BATCH, heartbeat(producers=("p",)).body or b""]))
+    frame = struct.pack(">ii", 4 + len(text) + len(body), len(text)) + text + body
+    caplog.clear()
+    with contextlib.closing(Peer(site.port)) as peer:
+        peer.socket.sendall(frame)
+        lists = RemotingCommand(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "p"})
+        with contextlib.suppress(ConnectionError):
+            peer.send(lists)
+            answers_to(peer, [lists])
+    assert_goes_on(steady)
+    assert_all_was_meant(caplog)
+
+
+def test_connections_that_break_off_leave_nothing_behind(site: Site, steady: Peer):
+    """Given clients that join groups, hold pulls and ask, then all that was theirs goes with them."""
+    for number in range(40):
+        peer = Peer(site.port)
+        client = heartbeat(
+            f"c{number}", f"g{number % 7}", [{"topic": "t", "subString": "*"}], producers=(f"p{number}",)
+        )
+        peer.ask(client)
+        high = site.max_offset("steady", 3)
+        for queue_id in range(4):
+            flag = SUBSCRIPTION | SUSPEND
+            peer.send(pull_request("steady", high, queue_id=3, flag=flag, suspend_ms=10**9))
+            peer.send(RemotingCommand(RequestCode.QUERY_ASSIGNMENT, {}, b'{"topic":"t"}'))
+            peer.send(pull_request("t", 10**6, queue_id=queue_id, flag=flag, suspend_ms=10**9))
+        if number % 3 == 0:  # in the middle of a frame, and not politely
+            peer.socket.sendall(send_request("t", bytes(5000)).encode()[:-1])
+            peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+    broker = site.broker
+    until(lambda: site.do(lambda: len(broker.server.connections)) == 1, "only the steady one")
+
+    assert site.do(lambda: (broker.puller.held, broker._later, broker.sender.waiting)) == (0, 0, 0)
+    assert not site.do(lambda: broker.puller._by_queue or broker.puller._by_connection)
+    assert not site.do(lambda: [group for group in broker.producers.groups.values() if group])
+    assert not site.do(lambda: broker.producers._by_client_id)
+    assert_goes_on(steady)
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_flood_of_refused_requests_is_not_remembered(site: Site, steady: Peer):
+    """Given requests for ever new topics, groups and clients that are all refused, then nothing is kept."""
+
+    def flood(rounds: range) -> None:
+        with contextlib.closing(Peer(site.port)) as peer:
+            for number in rounds:
+                name = f"{number:06d}" + "x" * 100
+                asked = [
+                    send_request(name, bytes(1000), c="nothing"),
+                    send_request("t", bytes(1000), e="9999", i=f"KEYS\x01{name}\x02"),
+                    pull_request(name, group=f"group of {name}"),
+                    RemotingCommand(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": name}),
+                    RemotingCommand(RequestCode.GET_MAX_OFFSET, {"topic": name, "queueId": str(number)}),
+                    RemotingCommand(
+                        RequestCode.UPDATE_BROKER_CONFIG, {}, f"brokerPermission={name}".encode()
+                    ),
+                    RemotingCommand(RequestCode.HEART_BEAT, {}, b'{"clientID":"%d"' % number),
+                ]
+                peer.socket.sendall(b"".join(request.encode() for request in asked))
+                answers_to(peer, asked)
+
+    topics = len(site.broker.store.putter.topics)
+    flood(range(300))
+    before = resident_bytes()
+    flood(range(300, 1500))
+    assert resident_bytes() - before < 32 * 1024 * 1024
+    assert len(site.broker.store.putter.topics) == topics
+    assert_goes_on(steady)
+
+
+def test_bytes_that_are_no_frame_close_their_connection_alone(site: Site, steady: Peer):
+    """Given what no client of RocketMQ sends, then its connection ends and no other."""
+    for data in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        bytes(64),
+        b"\xff" * 64,
+        struct.pack(">iI", 100, 0x0200_0000) + bytes(96),
+    ):
+        with contextlib.closing(Peer(site.port)) as peer:
+            peer.socket.sendall(data)
+            with pytest.raises(ConnectionError):
+                peer.receive()
+        assert_goes_on(steady)

@@ -48,7 +48,8 @@ class Cluster(NamedTuple):
 @pytest.fixture(scope="module")
 def cluster(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("cluster")
-    with kourou_name_server(directory) as server, kourou_broker(directory, server.port) as broker:
+    often = {"transactionCheckInterval": 3000, "transactionTimeOut": 2000}
+    with kourou_name_server(directory) as server, kourou_broker(directory, server.port, often) as broker:
         yield Cluster(server, broker, directory)
 
 
@@ -57,7 +58,7 @@ def cluster(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cl
     [
         ("sync,async,oneway", ""),
         ("batch,ordered", ""),
-        ("compress,delay,retry,rpc", ""),
+        ("compress,delay,retry,rpc,transaction", ""),
         ("sync,batch,ordered,retry", BINARY),
     ],
     ids=["plain", "batch-ordered", "services", "binary"],

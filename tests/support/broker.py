@@ -87,7 +87,7 @@ class Peer:
         return answer
 
     def is_silent(self) -> bool:
-        """Whether nothing comes but the answer to a question asked now: what was sent before is not answered."""
+        """Whether what was sent before is not answered: only a question asked now is."""
         probe = RemotingCommand(29_999)
         try:
             return self.call(probe).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

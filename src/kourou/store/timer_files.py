@@ -16,7 +16,8 @@ timerwheel, slots of 32 bytes:
 | 24     | 4    | number of messages to deliver: a unit that deletes another counts -1 |
 | 28     | 4    | magic, 0 |
 
-timerlog/<offset of the first byte, 20 digits>, units of 52 bytes:
+timerlog/<offset of the first byte, 20 digits>, units of 52 bytes; where no further unit fits, a file ends with
+16 bytes that say so (its size there is the rest of the file, its magic cbd510d4):
 
 | offset | size | field |
 |--------|------|-------|
@@ -52,9 +53,25 @@ import numpy as np
 SLOT_DTYPE = np.dtype(
     [("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("messages", ">i4"), ("magic", ">i4")]
 )
+SLOT = struct.Struct(">qqqii")
 DEFAULT_PRECISION_MS = 1000
-_UNIT = struct.Struct(">iqiqiqiiq")
-UNIT_SIZE = _UNIT.size
+WHEEL_DAYS = 7  # how far ahead the wheel reaches, at a slot a second
+SLOTS = 2 * WHEEL_DAYS * 86_400  # as many behind, so that what is late is not overwritten
+WHEEL_SIZE = SLOTS * SLOT.size
+
+UNIT = struct.Struct(">iqiqiqiiq")
+UNIT_SIZE = UNIT.size
+UNIT_DTYPE = np.dtype(
+    [
+        ("size", ">i4"), ("previous", ">i8"), ("magic", ">i4"), ("enqueue_time", ">i8"),
+        ("delayed_time", ">i4"), ("physical_offset", ">i8"), ("record_size", ">i4"), ("topic_hash", ">i4"),
+        ("reserved", ">i8"),
+    ]
+)  # fmt: skip
+PLAIN, ROLL, DELETE = 1, 2, 4  # magic
+BLANK = struct.Struct(">iqi")
+BLANK_MAGIC = (0xBBCCDDEE ^ 1880681586 + 8) - (1 << 32)
+
 _CHECKPOINT = struct.Struct(">7q")
 _SLOTS_AT_ONCE = 64 * 1024
 
@@ -84,6 +101,11 @@ class TimerUnit(NamedTuple):
     topic_hash: int
     reserved: int
 
+    @property
+    def due_ms(self) -> int:
+        """The time of its slot."""
+        return self.enqueue_time + self.delayed_time
+
 
 class TimerCheckpoint(NamedTuple):
     """How far the timer had come."""
@@ -109,7 +131,7 @@ def read_wheel(view: memoryview) -> Iterator[TimerSlot]:
 def read_timer_log(view: memoryview, base: int) -> Iterator[TimerUnit]:
     """The units of one file of the timer log, up to the first thing that is none."""
     for at in range(0, len(view) - UNIT_SIZE + 1, UNIT_SIZE):
-        unit = _UNIT.unpack_from(view, at)
+        unit = UNIT.unpack_from(view, at)
         if unit[0] != UNIT_SIZE:
             return
         yield TimerUnit(base + at, *unit)
@@ -118,3 +140,13 @@ def read_timer_log(view: memoryview, base: int) -> Iterator[TimerUnit]:
 def read_timer_checkpoint(view: memoryview) -> TimerCheckpoint | None:
     """The timer's checkpoint; None where the file is too short for one."""
     return TimerCheckpoint(*_CHECKPOINT.unpack_from(view, 0)) if len(view) >= _CHECKPOINT.size else None
+
+
+def encode_timer_checkpoint(checkpoint: TimerCheckpoint) -> bytes:
+    """The words of a checkpoint, as in the file and as answered to GET_TIMER_CHECK_POINT."""
+    return _CHECKPOINT.pack(*checkpoint)
+
+
+def is_unit(size: int, magic: int) -> bool:
+    """Whether what was read in a timer log is a unit: Java knows four bits of magic."""
+    return size == UNIT_SIZE and magic | 0xF == 0xF

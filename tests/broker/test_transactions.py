@@ -1,0 +1,346 @@
+"""Transactions: what consumers see, what op messages say, who is asked, and what a restart knows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from kourou.broker import Broker, BrokerConfig
+from kourou.broker.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+from kourou.broker.names import TRANSACTION_GROUP as GROUP
+from kourou.message import sysflag
+from kourou.message.codec import StoredMessage, decode
+from kourou.remoting.codes import RequestCode, ResponseCode
+from kourou.remoting.command import RemotingCommand
+from kourou.remoting.headers import CheckTransactionState, EndTransaction
+from kourou.store import PutMessageStatus
+from kourou.store.put import InnerMessage
+from kourou.testing.cluster import SMALL_STORE
+from support.golden import unpack
+from support.store import ManualClock
+
+COMMIT, ROLLBACK, UNKNOWN = sysflag.TRANSACTION_COMMIT, sysflag.TRANSACTION_ROLLBACK, 0
+Test = Callable[[Broker], Awaitable[None]]
+
+
+class Producer:
+    """A connection that takes what it is asked."""
+
+    is_open = True
+    peer = "127.0.0.1:1"
+
+    def __init__(self) -> None:
+        self.asked: list[RemotingCommand] = []
+
+    def send_oneway(self, request: RemotingCommand) -> None:
+        self.asked.append(request)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def producer() -> Producer:
+    return Producer()
+
+
+def run(
+    directory: Path,
+    clock: ManualClock,
+    producer: Producer,
+    test: Test,
+    more: Mapping[str, object] | None = None,
+) -> None:
+    """Run a test in a broker whose producer group PG has one connection."""
+
+    async def main() -> None:
+        properties = {
+            **SMALL_STORE, "storePathRootDir": str(directory / "store"), "brokerIP1": "127.0.0.1",
+            "bindAddress": "127.0.0.1", "listenPort": "0", "transactionCheckMax": "3",
+            **{key: str(value) for key, value in (more or {}).items()},
+        }  # fmt: skip
+        broker = Broker(BrokerConfig.from_properties(properties), clock=clock)
+        await broker.start()
+        try:
+            setattr(broker.producers, "pick", {"PG": producer}.get)  # noqa: B010
+            await test(broker)
+        finally:
+            await broker.stop()
+
+    asyncio.run(main())
+
+
+def prepare(broker: Broker, clock: ManualClock, number: int = 0, **properties: str) -> StoredMessage:
+    """The half of a new message."""
+    given = {"UNIQ_KEY": f"U{number}", "PGROUP": "PG", "TRAN_MSG": "true", "TAGS": "paid", **properties}
+    message = InnerMessage("T", 2, b"body %d" % number, given, born_timestamp=clock.time_ms)
+    result = broker.transactions.prepare(message)
+    assert result.status is PutMessageStatus.PUT_OK
+    return halves(broker)[result.queue_offset]
+
+
+def end(
+    broker: Broker, half: StoredMessage, outcome: int, *, check: bool = False, group: str = "PG"
+) -> int | None:
+    header = EndTransaction(group, half.queue_offset, half.physical_offset, outcome, "U", "T", check)
+    answer = broker.transactions.end(RemotingCommand(RequestCode.END_TRANSACTION, header.fields()), header)
+    return None if answer is None else answer.code
+
+
+def messages(broker: Broker, topic: str, queue_id: int = 0) -> list[StoredMessage]:
+    queue = broker.store.queues.get(topic, queue_id)
+    if queue is None:
+        return []
+    found = [broker.store.look_message(entry.physical_offset) for entry in queue.iterate(queue.min_offset)]
+    return [message for message in found if message is not None]
+
+
+def halves(broker: Broker) -> list[StoredMessage]:
+    return messages(broker, TRANS_HALF_TOPIC)
+
+
+def committed(broker: Broker) -> list[bytes]:
+    return [bytes(message.body) for message in messages(broker, "T", 2)]
+
+
+def ops(broker: Broker) -> list[bytes]:
+    return [bytes(message.body) for message in messages(broker, TRANS_OP_HALF_TOPIC)]
+
+
+def test_a_prepared_message_is_seen_when_it_is_committed_and_not_before(tmp_path, clock, producer):
+    async def test(broker: Broker) -> None:
+        half = prepare(broker, clock)
+        assert half.sys_flag & sysflag.TRANSACTION_MASK == 0
+        assert (half.properties["REAL_TOPIC"], half.properties["REAL_QID"]) == ("T", "2")
+        assert half.properties["__transactionId__"] == "U0"
+        assert committed(broker) == []
+
+        assert end(broker, half, COMMIT) == ResponseCode.SUCCESS
+
+        (final,) = messages(broker, "T", 2)
+        assert bytes(final.body) == b"body 0"
+        assert final.sys_flag & sysflag.TRANSACTION_MASK == sysflag.TRANSACTION_COMMIT
+        assert final.prepared_transaction_offset == half.physical_offset
+        assert "REAL_TOPIC" not in final.properties
+        assert final.properties["TRAN_MSG"] == "true"  # as Java leaves it
+
+    run(tmp_path, clock, producer, test)
+
+
+def test_a_rolled_back_message_is_never_seen(tmp_path, clock, producer):
+    async def test(broker: Broker) -> None:
+        assert end(broker, prepare(broker, clock), ROLLBACK) == ResponseCode.SUCCESS
+        clock.time_ms += 3_600_000
+        await broker.transactions.check()
+        assert committed(broker) == []
+        assert producer.asked == []
+
+    run(tmp_path, clock, producer, test)
+
+
+def test_offsets_that_are_resolved_together_share_an_op_message(tmp_path, clock, producer):
+    async def test(broker: Broker) -> None:
+        first, second, third = (prepare(broker, clock, number) for number in range(3))
+        end(broker, third, COMMIT)
+        end(broker, first, ROLLBACK)
+        assert ops(broker) == []
+        broker.transactions.write_ops()
+        end(broker, second, COMMIT)
+        broker.transactions.write_ops()
+        assert ops(broker) == [b"2,0,", b"1,"]
+        (op, _) = messages(broker, TRANS_OP_HALF_TOPIC)
+        assert op.properties == {"WAIT": "true", "TAGS": "d"}
+
+    run(tmp_path, clock, producer, test)
+
+
+@pytest.mark.parametrize(
+    ("change", "remark"),
+    [
+        ({"producer_group": "other"}, "producer group"),
+        ({"tran_state_table_offset": 7}, "state table"),
+        ({"commit_log_offset": 1}, "failed"),
+    ],
+)
+def test_an_end_that_does_not_fit_its_half_changes_nothing(tmp_path, clock, producer, change, remark):
+    async def test(broker: Broker) -> None:
+        half = prepare(broker, clock)
+        values = {
+            "producer_group": "PG", "tran_state_table_offset": half.queue_offset,
+            "commit_log_offset": half.physical_offset, **change,
+        }  # fmt: skip
+        header = EndTransaction(**values, commit_or_rollback=COMMIT, msg_id="U")
+        answer = broker.transactions.end(RemotingCommand(37), header)
+        assert answer is not None
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert remark in (answer.remark or "")
+        assert committed(broker) == []
+
+    run(tmp_path, clock, producer, test)
+
+
+def test_an_end_that_comes_twice_gives_one_message(tmp_path, clock, producer):
+    async def test(broker: Broker) -> None:
+        half = prepare(broker, clock)
+        assert end(broker, half, COMMIT) == end(broker, half, COMMIT) == ResponseCode.SUCCESS
+        assert end(broker, half, ROLLBACK) == ResponseCode.SUCCESS
+        assert committed(broker) == [b"body 0"]
+
+    run(tmp_path, clock, producer, test)
+
+
+def test_a_half_that_nobody_ends_is_asked_for_and_can_be_ended_then(tmp_path, clock, producer):
+    async def test(broker: Broker) -> None:
+        half = prepare(broker, clock)
+        assert end(broker, half, UNKNOWN) is None
+        clock.time_ms += broker.config.transaction_time_out
+        await broker.transactions.check()
+        assert producer.asked == []  # it is immune that long
+
+        clock.time_ms += 1
+        await broker.transactions.check()
+
+        (asked,) = producer.asked
+        header = CheckTransactionState.read(asked)
+        assert header.topic == TRANS_HALF_TOPIC
+        assert header.msg_id == header.transaction_id == "U0"
+        again = halves(broker)[1]
+        assert again.properties["TRANSACTION_CHECK_TIMES"] == "1"
+        assert (header.tran_state_table_offset, header.commit_log_offset) == (1, again.physical_offset)
+        assert header.offset_msg_id == again.offset_message_id
+        assert asked.body is not None
+        shown = decode(asked.body)
+        assert (shown.topic, shown.queue_id, bytes(shown.body)) == ("T", 2, b"body 0")
+
+        assert end(broker, again, COMMIT, check=True) == ResponseCode.SUCCESS
+        assert committed(broker) == [b"body 0"]
+        clock.time_ms += 3_600_000
+        await broker.transactions.check()
+        assert len(producer.asked) == 1
+
+    run(tmp_path, clock, producer, test)
+
+
+def test_a_half_that_was_asked_for_too_often_is_given_up_and_can_be_taken_up_again(tmp_path, clock, producer):
+    async def test(broker: Broker) -> None:
+        prepare(broker, clock)
+        for _ in range(5):
+            clock.time_ms += 60_000
+            await broker.transactions.check()
+        assert len(producer.asked) == 3  # transactionCheckMax
+        (given_up,) = messages(broker, TRANS_CHECK_MAX_TIME_TOPIC)
+        assert given_up.properties["TRANSACTION_CHECK_TIMES"] == "3"
+        assert committed(broker) == []
+
+        assert broker.transactions.resume(given_up)
+        clock.time_ms += 60_000
+        await broker.transactions.check()
+        assert len(producer.asked) == 4
+
+    run(tmp_path, clock, producer, test)
+
+
+def test_a_half_without_a_producer_waits_for_one(tmp_path, clock, producer):
+    async def test(broker: Broker) -> None:
+        prepare(broker, clock, PGROUP="gone")
+        clock.time_ms += 60_000
+        await broker.transactions.check()
+        assert producer.asked == []
+        assert halves(broker)[-1].properties["TRANSACTION_CHECK_TIMES"] == "1"
+
+    run(tmp_path, clock, producer, test)
+
+
+def test_an_immune_half_is_not_asked_for_and_holds_up_no_other(tmp_path, clock, producer):
+    async def test(broker: Broker) -> None:
+        immune = prepare(broker, clock, 0, CHECK_IMMUNITY_TIME_IN_SECONDS="3600")
+        prepare(broker, clock, 1)
+        clock.time_ms += 60_000
+        await broker.transactions.check()
+        assert [CheckTransactionState.read(asked).msg_id for asked in producer.asked] == ["U1"]
+        again = halves(broker)[2]
+        assert again.properties["TRAN_PREPARED_QUEUE_OFFSET"] == str(immune.queue_offset)
+
+        assert end(broker, immune, COMMIT) == ResponseCode.SUCCESS  # of the first, which its producer knows
+        clock.time_ms += 60_000
+        await broker.transactions.check()
+        assert committed(broker) == [b"body 0"]
+        clock.time_ms += 3_600_000
+        await broker.transactions.check()
+        assert {CheckTransactionState.read(asked).msg_id for asked in producer.asked} == {"U1"}
+
+    run(tmp_path, clock, producer, test)
+
+
+def test_an_immune_half_that_is_ended_too_late_waits_for_its_check(tmp_path, clock, producer):
+    async def test(broker: Broker) -> None:
+        half = prepare(broker, clock, CHECK_IMMUNITY_TIME_IN_SECONDS="10")
+        clock.time_ms += 10_001
+        assert end(broker, half, COMMIT) == ResponseCode.ILLEGAL_OPERATION
+        assert committed(broker) == []
+        assert end(broker, half, COMMIT, check=True) == ResponseCode.SUCCESS
+
+    run(tmp_path, clock, producer, test)
+
+
+def test_a_restart_knows_what_was_resolved_and_asks_for_the_rest(tmp_path, clock, producer):
+    async def before(broker: Broker) -> None:
+        made = [prepare(broker, clock, number) for number in range(300)]
+        for half in made[::2]:
+            end(broker, half, COMMIT)
+
+    async def after(broker: Broker) -> None:
+        clock.time_ms += 60_000
+        await broker.transactions.check()
+        asked = [CheckTransactionState.read(request).msg_id for request in producer.asked]
+        assert asked == [f"U{number}" for number in range(1, 300, 2)]
+        assert broker.offsets.query(GROUP, TRANS_HALF_TOPIC, 0) == 300
+        assert broker.offsets.query(GROUP, TRANS_OP_HALF_TOPIC, 0) == len(ops(broker))
+
+    run(tmp_path, clock, producer, before)
+    run(tmp_path, clock, producer, after)
+
+
+def test_a_delayed_message_of_a_transaction_is_delayed_when_it_is_committed(tmp_path, clock, producer):
+    async def test(broker: Broker) -> None:
+        half = prepare(broker, clock, DELAY="18")
+        assert end(broker, half, COMMIT) == ResponseCode.SUCCESS
+        assert committed(broker) == []
+        (waiting,) = messages(broker, "SCHEDULE_TOPIC_XXXX", 17)
+        assert waiting.properties["REAL_TOPIC"] == "T"
+
+    run(tmp_path, clock, producer, test)
+
+
+def test_the_golden_store_goes_on_where_java_stopped(tmp_path, producer):
+    """Halves, op messages and offsets are those of a Java broker: what it had not resolved is asked for."""
+    golden = unpack("transaction", tmp_path)
+    golden.path.rename(tmp_path / "store")
+    clock = ManualClock()
+
+    async def test(broker: Broker) -> None:
+        setattr(broker.producers, "pick", {"golden_trans_group": producer}.get)  # noqa: B010
+        first = broker.offsets.query(GROUP, TRANS_HALF_TOPIC, 0)
+        resolved = {int(text) for body in ops(broker) for text in body.decode().split(",") if text}
+        pending = [half for half in halves(broker)[first:] if half.queue_offset not in resolved]
+        immune = [half for half in pending if "CHECK_IMMUNITY_TIME_IN_SECONDS" in half.properties]
+        assert pending
+        assert immune
+        clock.time_ms = max(half.store_timestamp for half in pending) + 60_000
+
+        await broker.transactions.check()
+
+        asked = [CheckTransactionState.read(request) for request in producer.asked]
+        expected = [half.properties["UNIQ_KEY"] for half in pending if half not in immune]
+        assert [header.msg_id for header in asked] == expected
+        for header in asked:
+            half = broker.store.look_message(header.commit_log_offset)
+            assert half is not None
+            assert end(broker, half, COMMIT, check=True, group="golden_trans_group") == ResponseCode.SUCCESS
+
+    run(tmp_path, clock, producer, test, {**golden.expected["config"], "transactionCheckMax": 100})
