@@ -306,6 +306,21 @@ def test_a_restart_knows_what_was_resolved_and_asks_for_the_rest(tmp_path, clock
     run(tmp_path, clock, producer, after)
 
 
+def test_a_crash_between_a_commit_and_its_op_message_gives_one_message(tmp_path, clock, producer):
+    async def before(broker: Broker) -> None:
+        end(broker, prepare(broker, clock), COMMIT)
+        broker.transactions._unwritten.clear()  # what a crash takes
+
+    async def after(broker: Broker) -> None:
+        clock.time_ms += 60_000
+        await broker.transactions.check()
+        assert producer.asked == []
+        assert committed(broker) == [b"body 0"]
+
+    run(tmp_path, clock, producer, before)
+    run(tmp_path, clock, producer, after)
+
+
 def test_a_delayed_message_of_a_transaction_is_delayed_when_it_is_committed(tmp_path, clock, producer):
     async def test(broker: Broker) -> None:
         half = prepare(broker, clock, DELAY="18")

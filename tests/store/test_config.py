@@ -72,6 +72,17 @@ JAVA_DEFAULTS: dict[str, object] = {
     "diskMaxUsedSpaceRatio": 75,
     "diskSpaceCleanForciblyRatio": 85,
     "diskSpaceWarningLevelRatio": 90,
+    "timerWheelEnable": True,
+    "timerPrecisionMs": 1000,
+    "timerMaxDelaySec": 259_200,
+    "timerRollWindowSlot": 172_800,
+    "timerFlushIntervalMs": 1000,
+    "timerCongestNumEachSlot": 0x7FFFFFFF,
+    "mappedFileSizeTimerLog": 100 * MIB,
+    "timerEnableCheckMetrics": True,
+    "timerCheckMetricsWhen": "05",
+    "timerMetricSmallThreshold": 1_000_000,
+    "appendTopicForTimerDeleteKey": False,
     "brokerRole": BrokerRole.ASYNC_MASTER,
     "haListenPort": 10912,
     "offsetCheckInSlave": False,
@@ -92,12 +103,14 @@ def other_value(default: object) -> tuple[str, object]:
         case BrokerRole():
             return "SLAVE", BrokerRole.SLAVE
         case _:
-            return ("06;18", "06;18") if default == "04" else ("1s 2d", "1s 2d")
+            return ("06;18", "06;18") if default in ("04", "05") else ("1s 2d", "1s 2d")
 
 
 def attribute_of(key: str) -> str:
     """The one attribute that a key changes."""
     text, value = other_value(JAVA_DEFAULTS[key])
+    if key == "timerPrecisionMs":
+        text, value = "500", 500  # there is none above the default
     before, after = MessageStoreConfig(), MessageStoreConfig.from_properties({key: text})
     changed = [
         item.name for item in fields(before) if getattr(before, item.name) != getattr(after, item.name)

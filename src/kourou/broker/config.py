@@ -111,6 +111,8 @@ class BrokerConfig:
     transaction_op_msg_max_size: int = 4096
     transaction_op_batch_interval: int = 3000
     start_accept_send_request_time_stamp: int = 0
+    recall_message_enable: bool = False
+    allow_recall_when_broker_not_writeable: bool = True
 
     # Pulls
     long_polling_enable: bool = True

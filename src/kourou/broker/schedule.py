@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from kourou.broker.versions import next_version
 from kourou.errors import CorruptRecordError
 from kourou.message import properties as names
-from kourou.message.codec import decode
+from kourou.message.codec import StoredMessage, decode
 from kourou.message.properties import encode_properties
 from kourou.remoting import lenient_json
 from kourou.remoting.registration import DataVersion
@@ -30,7 +31,12 @@ log = logging.getLogger(__name__)
 
 MAX_A_TURN = 256  # messages of a level delivered before others have their turn
 RETRY_S = 0.1  # until a message that the store did not take is tried again
+MARGIN_MS = 5000  # clocks of file systems are coarse, and a file is written after it was encoded
 VERSION_STEP = 200  # offsets between two data versions, Java's delayOffsetUpdateVersionStep
+
+
+# What a delivered message has in common with the delayed one
+_Identity = tuple[str | None, int, int, int]
 
 
 class DelayService:
@@ -83,7 +89,57 @@ class DelayService:
         self._loop = asyncio.get_running_loop()
         for level in range(1, len(self.delays_ms) + 1):
             self.offsets.setdefault(level, 0)
+        self._skip_delivered()
+        for level in range(1, len(self.delays_ms) + 1):
             self._deliver(level)
+
+    def _skip_delivered(self) -> None:
+        """After a crash the offsets are some seconds old: what was delivered since then does not come again.
+
+        Delivered messages keep their delay's properties, so that they are found at the ends of their queues.
+        """
+        due = {level: list(self._due(level)) for level in self.offsets}
+        wanted: dict[tuple[str, int], set[_Identity]] = {}
+        for messages in due.values():
+            for _, message in messages:
+                wanted.setdefault(_target(message), set()).add(_identity(message))
+        delivered: set[_Identity] = set()
+        for (topic, queue_id), identities in wanted.items():
+            delivered |= identities & self._delivered_to(topic, queue_id)
+        for level, messages in due.items():
+            skipped = 0
+            for queue_offset, message in messages:
+                if _identity(message) not in delivered:
+                    break
+                skipped += 1
+                self._move(level, queue_offset + 1)
+            if skipped:
+                log.warning("delay level %d: %d messages were delivered before the crash", level, skipped)
+
+    def _due(self, level: int) -> Iterator[tuple[int, StoredMessage]]:
+        """The messages of a level that should have been delivered by now, with their offsets."""
+        store, now_ms = self._broker.store, self._broker.clock.now_ms()
+        queue = store.queues.get(SCHEDULE_TOPIC, level - 1)
+        for entry in queue.iterate(max(self.offsets[level], queue.min_offset)) if queue is not None else ():
+            if entry.tags_code > now_ms:
+                return
+            message = store.look_message(entry.physical_offset)
+            if message is not None:
+                yield entry.queue_offset, message
+
+    def _delivered_to(self, topic: str, queue_id: int) -> set[_Identity]:
+        """The delayed messages at the end of a queue, from when the offsets were saved last."""
+        store = self._broker.store
+        queue = store.queues.get(topic, queue_id)
+        if queue is None:
+            return set()
+        since = store.offset_by_time(topic, queue_id, self._broker.saved_ms("delayOffset.json") - MARGIN_MS)
+        found = (store.look_message(entry.physical_offset) for entry in queue.iterate(since))
+        return {
+            _identity(message)
+            for message in found
+            if message is not None and names.REAL_TOPIC in message.properties
+        }
 
     def stop(self) -> None:
         """Deliver nothing more."""
@@ -152,3 +208,13 @@ class DelayService:
         self._moves += 1
         if self._moves % VERSION_STEP == 0:
             self.data_version = next_version(self.data_version, self._broker.clock.now_ms())
+
+
+def _identity(message: StoredMessage) -> _Identity:
+    unique_id = message.properties.get(names.UNIQ_KEY)
+    return unique_id, message.born_timestamp, message.reconsume_times, message.body_crc
+
+
+def _target(message: StoredMessage) -> tuple[str, int]:
+    queue_id = message.properties.get(names.REAL_QUEUE_ID, "")
+    return message.properties.get(names.REAL_TOPIC, ""), int(queue_id) if queue_id.isdecimal() else -1

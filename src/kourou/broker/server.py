@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import resource
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
@@ -247,6 +248,13 @@ class Broker:
                 write = file.pending() if not only or name in only else None
                 if write is not None:
                     await self._loop.run_in_executor(None, write)
+
+    def saved_ms(self, name: str) -> int:
+        """When a table was written last; 0 if it never was."""
+        try:
+            return os.stat(self._files[name].path).st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return 0
 
     def _topics_changed(self, changed: set[str]) -> None:
         self.configure()

@@ -33,9 +33,9 @@ from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken
 from kourou.errors import KourouError
 from kourou.remoting.codes import ResponseCode
 
-# What an expression may cost: some 50 ms to parse and 0.3 ms for each message, once its subscriber wants that.
+# What an expression may cost who parses it (some 50 ms) and who asks it about a message (some 0.3 ms).
 MAX_LENGTH = 16 * 1024
-MAX_TERMS = 1000  # comparisons and what joins them; the texts of an IN are not counted
+MAX_TOKENS = 4000  # enough for a thousand comparisons; texts and commas are not counted, for long lists
 MAX_NESTING = 100
 CACHED_EXPRESSIONS = 256
 
@@ -169,18 +169,22 @@ _KEYWORDS = {
     )
 }  # fmt: skip
 _PREFIXES = frozenset({"LPAR", "MINUS", "PLUS", "_NOT"})
+_UNCOUNTED = frozenset({"TEXT", "COMMA"})
 
 
 def _parse(expression: str) -> _Node:
     """The longest prefix that is an expression. The token behind it is read, and need not make sense."""
     parser = _parser().parse_interactive(expression)
-    prefixes = 0
+    count = prefixes = 0
     token: Token | None = None
     try:
         for token in parser.lexer_thread.lex(parser.parser_state):
             prefixes = prefixes + 1 if token.type in _PREFIXES else 0
             if prefixes > MAX_NESTING:
                 raise BadExpressionError(_column(token), "nested too deep")
+            count += token.type not in _UNCOUNTED
+            if count > MAX_TOKENS:
+                raise BadExpressionError(_column(token), f"more than {MAX_TOKENS} words and signs")
             try:
                 parser.feed_token(token)
             except UnexpectedToken as error:
@@ -249,19 +253,15 @@ class _Node:
     literal: bool = False  # a constant as it is written: what Java checks is checked for these
     names: frozenset[str] = frozenset()
     depth: int = 1
-    size: int = 1
 
 
 def _node(run: Run, parts: Sequence[_Node], kind: _Kind = _Kind.BOOLEAN) -> _Node:
-    """What is made of parts; the bounds are checked here."""
-    column = parts[0].column
-    depth, size = 1 + max(part.depth for part in parts), 1 + sum(part.size for part in parts)
+    """What is made of parts."""
+    column, depth = parts[0].column, 1 + max(part.depth for part in parts)
     if depth > MAX_NESTING:
         raise BadExpressionError(column, "nested too deep")
-    if size > MAX_TERMS:
-        raise BadExpressionError(column, f"more than {MAX_TERMS} terms")
     names = parts[0].names if len(parts) == 1 else frozenset().union(*(part.names for part in parts))
-    return _Node(kind, run, column, names=names, depth=depth, size=size)
+    return _Node(kind, run, column, names=names, depth=depth)
 
 
 def _constant(kind: _Kind, value: Any, token: Token) -> _Node:

@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 QUEUE = 0  # of the half and of the op topic; each has one
 REMOVE_TAG = "d"
 AT_ONCE = 128  # halves looked at before other work has its turn
+MAX_LOOKED_FOR = 10_000  # halves at the start, of some 20 us each
 RETRY_S = 1.0  # until an op message that the store did not take is tried again
 
 _STORED = (
@@ -185,6 +186,35 @@ class TransactionService:
             self._left.setdefault(entry.queue_offset, 0)
             for half_offset in _offsets_in(record):
                 self._tell(half_offset, entry.queue_offset)
+        self._find_committed()
+
+    def _find_committed(self) -> None:
+        """A crash may come between a commit and its op message: what was committed is not asked for again.
+
+        A committed message says where its half lies, and is found by its unique id.
+        """
+        store = self._broker.store
+        queue = store.queues.get(TRANS_HALF_TOPIC, QUEUE)
+        if queue is None:
+            return
+        looked = 0
+        for entry in queue.iterate(max(self._half_at, queue.min_offset)):
+            half = (
+                store.look_message(entry.physical_offset)
+                if entry.queue_offset not in self._resolved
+                else None
+            )
+            if half is None:
+                continue
+            looked += 1
+            if looked > MAX_LOOKED_FOR:
+                log.warning("more than %d halves are open: the rest is asked for", MAX_LOOKED_FOR)
+                return
+            topic, unique_id = half.properties.get(names.REAL_TOPIC), half.properties.get(names.UNIQ_KEY)
+            if topic and unique_id:
+                found = store.query_message(topic, unique_id, begin=half.store_timestamp)
+                if any(decode(r).prepared_transaction_offset == half.physical_offset for r in found.records):
+                    self._resolve(entry.queue_offset)
 
     def _start_of(self, topic: str) -> int:
         offset = self._broker.offsets.query(TRANSACTION_GROUP, topic, QUEUE)

@@ -65,6 +65,15 @@ class ConsumerSendMsgBack(Header):
 
 
 @header
+class RecallMessage(Header):
+    """RECALL_MESSAGE (370)."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
+@header
 class ReplyMessage(Header):
     """PUSH_REPLY_MESSAGE_TO_CLIENT (326): a reply on its way to who asked."""
 

@@ -33,6 +33,7 @@ class BrokerRole(Enum):
 
 
 MULTI_PATH_SPLITTER = ","
+TIMER_PRECISIONS_MS = (100, 200, 500, 1000)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,6 +111,19 @@ class MessageStoreConfig:
     disk_space_clean_forcibly_ratio: int = 85
     disk_space_warning_level_ratio: int = 90
 
+    # Timers
+    timer_wheel_enable: bool = True
+    timer_precision_ms: int = 1000
+    timer_max_delay_sec: int = 3 * 86_400
+    timer_roll_window_slot: int = 2 * 86_400
+    timer_flush_interval_ms: int = 1000
+    timer_congest_num_each_slot: int = 0x7FFFFFFF
+    mapped_file_size_timer_log: int = 100 * 1024 * 1024
+    timer_enable_check_metrics: bool = True
+    timer_check_metrics_when: str = "05"
+    timer_metric_small_threshold: int = 1_000_000
+    append_topic_for_timer_delete_key: bool = False
+
     # Role
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
     ha_listen_port: int = 10912
@@ -128,15 +142,25 @@ class MessageStoreConfig:
             ("mappedFileSizeConsumeQueue", self.mapped_file_size_consume_queue, 20),
             ("mapperFileSizeBatchConsumeQueue", self.mapper_file_size_batch_consume_queue, 46),
             ("mappedFileSizeConsumeQueueExt", self.mapped_file_size_consume_queue_ext, 24),
+            ("mappedFileSizeTimerLog", self.mapped_file_size_timer_log, 68),
         ):
             if size < least:
                 raise ConfigError(f"{key} must be at least {least} bytes")
         if self.max_hash_slot_num < 1 or self.max_index_num < 2:
             raise ConfigError("maxHashSlotNum must be at least 1 and maxIndexNum at least 2")
         parse_delay_levels(self.message_delay_level)
-        for hour in self.delete_when.split(";"):
-            if not hour.isdecimal() or int(hour) > 23:
-                raise ConfigError(f"deleteWhen has {hour!r}: it takes hours from 00 to 23, joined by ';'")
+        # Java knows four precisions, and takes the one below where another is named.
+        self.timer_precision_ms = max(
+            (known for known in TIMER_PRECISIONS_MS if known <= self.timer_precision_ms),
+            default=TIMER_PRECISIONS_MS[0],
+        )
+        for key, hours in (
+            ("deleteWhen", self.delete_when),
+            ("timerCheckMetricsWhen", self.timer_check_metrics_when),
+        ):
+            for hour in hours.split(";"):
+                if not hour.isdecimal() or int(hour) > 23:
+                    raise ConfigError(f"{key} has {hour!r}: it takes hours from 00 to 23, joined by ';'")
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], **overrides: Any) -> MessageStoreConfig:

@@ -17,7 +17,7 @@ timerwheel, slots of 32 bytes:
 | 28     | 4    | magic, 0 |
 
 timerlog/<offset of the first byte, 20 digits>, units of 52 bytes; where no further unit fits, a file ends with
-16 bytes that say so (its size there is the rest of the file, its magic cbd510d4):
+16 bytes that say so (its size there is the rest of the file, its magic cbd43194):
 
 | offset | size | field |
 |--------|------|-------|

@@ -105,12 +105,8 @@ class TimerWheel:
         return times, int(firsts.min()) if len(firsts) else end
 
     def _used(self) -> np.ndarray:
-        """The slots up to the last that was written. A file without data is not read: it is nearly all holes,
-        and each page looked at would take memory."""
-        end = -(-self._mapping.data_end(0) // SLOT.size) if not self.is_new else SLOTS
-        if self.is_new and not self._reserved:
-            end = 0
-        return np.frombuffer(self._view, SLOT_DTYPE, end)
+        """The slots up to the last that was written: behind it is a hole, which takes no memory unread."""
+        return np.frombuffer(self._view, SLOT_DTYPE, -(-self._mapping.data_end(0) // SLOT.size))
 
     # The file
 
