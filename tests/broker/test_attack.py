@@ -154,8 +154,11 @@ def steady(site: Site) -> Peer:
 @st.composite
 def requests(draw: st.DrawFn) -> RemotingCommand:
     code = draw(st.sampled_from(codes))
-    fields = dict(GOOD.get(code, COMMON)) if draw(st.integers(0, 3)) else {}
-    names = sorted(fields) if fields and draw(st.booleans()) else FIELD_NAMES
+    fields: dict[str, str] = {}
+    if draw(st.integers(0, 3)):
+        fields.update(GOOD.get(code, COMMON))
+    own_names = draw(st.booleans())
+    names = sorted(fields) if fields and own_names else FIELD_NAMES
     fields.update(draw(st.dictionaries(st.sampled_from(names), values, max_size=4)))
     for name in draw(st.lists(st.sampled_from(sorted(fields) or [""]), max_size=1)):
         fields.pop(name, None)

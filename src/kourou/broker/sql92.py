@@ -174,7 +174,7 @@ _UNCOUNTED = frozenset({"TEXT", "COMMA"})
 
 def _parse(expression: str) -> _Node:
     """The longest prefix that is an expression. The token behind it is read, and need not make sense."""
-    parser = _parser().parse_interactive(expression)
+    parser: Any = _parser().parse_interactive(expression)  # half of its methods have no types
     count = prefixes = 0
     token: Token | None = None
     try:
@@ -195,7 +195,7 @@ def _parse(expression: str) -> _Node:
                 return node
         node = parser.feed_eof(token)
     except UnexpectedCharacters as error:
-        at = error.pos_in_stream
+        at = error.pos_in_stream or 0
         reason = "the text is not closed" if expression[at] == "'" else f"unexpected {expression[at]!r}"
         raise BadExpressionError(at + 1, reason) from None
     except UnexpectedToken:
@@ -642,6 +642,8 @@ def _whole(text: str, least: int, most: int) -> int:
 
 def _double(text: str) -> float:
     """Double.valueOf."""
+    if text.isdecimal() and text.isascii():
+        return float(text)
     trimmed = text.strip(_TRIMMED)
     if _DECIMAL(trimmed):
         return float(trimmed.rstrip("fFdD"))

@@ -54,6 +54,11 @@ class TimerMetrics:
         self.data_version = next_version(self.data_version, now_ms)
         self.dirty = True
 
+    def forget(self, topic: str) -> None:
+        """A topic was deleted."""
+        if self.counts.pop(topic, None) is not None:
+            self.dirty = True
+
     def keep(self, topics: Container[str]) -> None:
         """Forget topics that are not there any more; those of the broker and light queues stay."""
         for topic in list(self.counts):

@@ -49,6 +49,7 @@ QUEUE = 0  # of the half and of the op topic; each has one
 REMOVE_TAG = "d"
 AT_ONCE = 128  # halves looked at before other work has its turn
 MAX_LOOKED_FOR = 10_000  # halves at the start, of some 20 us each
+INDEX_PRECISION_MS = 2000  # an index entry has whole seconds
 RETRY_S = 1.0  # until an op message that the store did not take is tried again
 
 _STORED = (
@@ -66,6 +67,7 @@ class TransactionService:
         self._broker = broker
         self._loop: asyncio.AbstractEventLoop | None = None
         self._resolved: dict[int, int | None] = {}  # half offset -> op offset, None until it is written
+        self._newest: dict[str, int] = {}  # unique id -> half offset, of halves that were put again
         self._left: Counter[int] = Counter()  # op offset -> halves of it that were not passed yet
         self._unwritten: list[int] = []  # half offsets for the next op message
         self._unwritten_bytes = 0
@@ -99,19 +101,32 @@ class TransactionService:
             return request.response(ResponseCode.SYSTEM_ERROR, remark=mistake)
         if not header.from_transaction_check and self._is_too_late(half):
             return request.response(ResponseCode.ILLEGAL_OPERATION)
-        if half.queue_offset in self._resolved or half.queue_offset < self._half_at:
-            # Said before, or checked meanwhile; Java puts the message again.
-            log.info("a transaction of %s was ended more than once", header.producer_group)
-            if half.queue_offset in self._resolved:
-                return request.response()
+        offset = self._newest.get(half.properties.get(names.UNIQ_KEY, ""), half.queue_offset)
+        if offset in self._resolved or (offset < self._half_at and self._was_committed(half)):
+            return request.response()  # said before
         if outcome == sysflag.TRANSACTION_COMMIT:
             result = self._broker.put(_final_message(half))
             if result.status not in _STORED:
                 return request.response(
                     ResponseCode.SYSTEM_ERROR, remark=f"{result.status.name}: {result.reason}"
                 )
-        self._resolve(half.queue_offset)
+        if offset >= self._half_at:
+            self._resolve(offset)
         return request.response()
+
+    def _was_committed(self, half: StoredMessage) -> bool:
+        """Whether a message of this half, or of another copy of it, is in its own queue."""
+        topic, unique_id = half.properties.get(names.REAL_TOPIC), half.properties.get(names.UNIQ_KEY)
+        if not topic or not unique_id:
+            return False
+        since = half.store_timestamp - INDEX_PRECISION_MS
+        found = self._broker.store.query_message(topic, unique_id, begin=since)
+        messages = [decode(record) for record in found.records]
+        return any(
+            message.sys_flag & sysflag.TRANSACTION_MASK == sysflag.TRANSACTION_COMMIT
+            and message.properties.get(names.PRODUCER_GROUP) == half.properties.get(names.PRODUCER_GROUP)
+            for message in messages
+        )
 
     def _is_too_late(self, half: StoredMessage) -> bool:
         """Whether a half with an immunity of its own is past it: then only a check ends it."""
@@ -191,7 +206,7 @@ class TransactionService:
     def _find_committed(self) -> None:
         """A crash may come between a commit and its op message: what was committed is not asked for again.
 
-        A committed message says where its half lies, and is found by its unique id.
+        A committed message is found by its unique id.
         """
         store = self._broker.store
         queue = store.queues.get(TRANS_HALF_TOPIC, QUEUE)
@@ -210,11 +225,9 @@ class TransactionService:
             if looked > MAX_LOOKED_FOR:
                 log.warning("more than %d halves are open: the rest is asked for", MAX_LOOKED_FOR)
                 return
-            topic, unique_id = half.properties.get(names.REAL_TOPIC), half.properties.get(names.UNIQ_KEY)
-            if topic and unique_id:
-                found = store.query_message(topic, unique_id, begin=half.store_timestamp)
-                if any(decode(r).prepared_transaction_offset == half.physical_offset for r in found.records):
-                    self._resolve(entry.queue_offset)
+            self._newest[half.properties.get(names.UNIQ_KEY, "")] = entry.queue_offset
+            if self._was_committed(half):
+                self._resolve(entry.queue_offset)
 
     def _start_of(self, topic: str) -> int:
         offset = self._broker.offsets.query(TRANSACTION_GROUP, topic, QUEUE)
@@ -270,6 +283,8 @@ class TransactionService:
         except CorruptRecordError as error:
             log.error("a half message cannot be read and is left out: %s", error)
             return True
+        if self._newest.get(half.properties.get(names.UNIQ_KEY, ""), -1) > half.queue_offset:
+            return True  # it was put again: that one counts
         config, age_ms = self._broker.config, self._age_ms(half)
         checks = half.properties.get(names.TRANSACTION_CHECK_TIMES, "0")
         times = int(checks) if checks.isdecimal() else 0
@@ -339,6 +354,7 @@ class TransactionService:
         message = _copy(half, TRANS_HALF_TOPIC, QUEUE, properties)
         result = self._put(message)
         if result.status in _STORED:
+            self._newest[properties.get(names.UNIQ_KEY, "")] = result.queue_offset
             return result
         log.error("a half message was not put again: %s %s", result.status.name, result.reason)
         return None
@@ -360,6 +376,7 @@ class TransactionService:
         while self._left.get(self._op_at, -1) == 0:
             del self._left[self._op_at]
             self._op_at += 1
+        self._newest = {name: offset for name, offset in self._newest.items() if offset >= self._half_at}
         offsets = self._broker.offsets
         for topic, offset in ((TRANS_HALF_TOPIC, self._half_at), (TRANS_OP_HALF_TOPIC, self._op_at)):
             if offsets.query(TRANSACTION_GROUP, topic, QUEUE) != offset:

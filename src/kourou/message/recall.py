@@ -28,7 +28,7 @@ class RecallHandle(NamedTuple):
 
     @classmethod
     def of_stored(cls, properties: dict[str, str], broker_name: str) -> RecallHandle | None:
-        """The handle of a message that waits for its time; None if it does not wait, or cannot be recalled."""
+        """The handle of a message that waits for its time; None if it does not, or cannot be recalled."""
         out_ms = properties.get(names.TIMER_OUT_MS)
         topic = properties.get(names.REAL_TOPIC)
         if out_ms is None or topic is None or topic.startswith(_RETRY_PREFIX):

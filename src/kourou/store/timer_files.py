@@ -16,8 +16,8 @@ timerwheel, slots of 32 bytes:
 | 24     | 4    | number of messages to deliver: a unit that deletes another counts -1 |
 | 28     | 4    | magic, 0 |
 
-timerlog/<offset of the first byte, 20 digits>, units of 52 bytes; where no further unit fits, a file ends with
-16 bytes that say so (its size there is the rest of the file, its magic cbd43194):
+timerlog/<offset of the first byte, 20 digits>, units of 52 bytes. Where no further one fits, a file ends with
+the first three fields of one, whose size is the rest of the file and whose magic is cbd43194.
 
 | offset | size | field |
 |--------|------|-------|

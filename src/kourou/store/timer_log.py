@@ -77,6 +77,16 @@ class TimerLog:
         others = np.flatnonzero((units["size"] != UNIT_SIZE) | (units["magic"] | 0xF != 0xF))
         return units[: others[0]] if len(others) else units
 
+    def count_pending(self, file: MappedFile, read_ms: int, counted: dict[int, int]) -> None:
+        """Add to the counts by hash of the topic what of a file is due from a time on."""
+        units = self.units_of(file)
+        due_ms = units["enqueue_time"].astype(np.int64) + units["delayed_time"]
+        units = units[due_ms >= read_ms]
+        codes, numbers = np.unique(units["topic_hash"], return_inverse=True)
+        changes = np.where(units["magic"] & DELETE, -1, 1)
+        for code, change in zip(codes.tolist(), np.bincount(numbers, changes, len(codes)).tolist()):
+            counted[code] = counted.get(code, 0) + int(change)
+
     def delete_expired(self, min_physical_offset: int) -> int:
         """Remove the files, never the last, all of whose records are gone from the log; how many."""
         expired = []

@@ -80,7 +80,8 @@ class TimerWheel:
         """The times from one on, in order, whose slots are in use."""
         slots = self._used()
         times = slots["time"][slots["time"] >= time_ms // self.precision_ms].astype(np.int64)
-        return (np.sort(times) * self.precision_ms).tolist()
+        found: list[int] = (np.sort(times) * self.precision_ms).tolist()
+        return found
 
     def messages_from(self, time_ms: int) -> int:
         """How many messages are due from a time on."""
@@ -91,7 +92,8 @@ class TimerWheel:
         """Which of these units their slots do not know of."""
         times = times_ms // self.precision_ms
         slots = np.frombuffer(self._view, SLOT_DTYPE)[times % SLOTS]
-        return (slots["time"] != times) | (slots["last"] < positions)
+        unknown: np.ndarray = (slots["time"] != times) | (slots["last"] < positions)
+        return unknown
 
     def clear_beyond(self, end: int) -> tuple[set[int], int]:
         """Empty the slots that lead to where the timer log has ended, as after a crash: their times, and
