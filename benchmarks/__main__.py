@@ -19,7 +19,7 @@ from benchmarks import brokers
 from benchmarks.broker_processes import CannotRunError
 from benchmarks.common import Row, print_rows
 
-NAMES = ["append", "flush", "read", "scan", "recovery", "memory"]
+NAMES = ["append", "flush", "read", "scan", "recovery", "memory", "sql_filter"]
 ALL_NAMES = [*NAMES, "brokers"]
 INTERRUPTED = 130
 

@@ -31,7 +31,7 @@ SUITE_TIMEOUT_S = 420
 BINARY = "-Drocketmq.serialize.type=ROCKETMQ"
 
 # Steps of the suite that want services which this broker does not have yet.
-LATER = {"sync consume sql", "sync consume pop"}
+LATER = {"sync consume pop"}
 
 
 class Cluster(NamedTuple):
@@ -58,7 +58,7 @@ def cluster(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cl
     [
         ("sync,async,oneway", ""),
         ("batch,ordered", ""),
-        ("compress,delay,retry,rpc,transaction", ""),
+        ("compress,delay,timer,retry,rpc,transaction", ""),
         ("sync,batch,ordered,retry", BINARY),
     ],
     ids=["plain", "batch-ordered", "services", "binary"],

@@ -199,7 +199,7 @@ def test_pending_units_are_counted_by_topic(config: MessageStoreConfig) -> None:
 def test_a_full_disk_changes_nothing(config: MessageStoreConfig, disk: FaultDisk) -> None:
     timers = TimerStore(disk, config)
     enter(timers, 5)
-    disk.free_bytes = 0
+    disk.fill()
 
     with pytest.raises(DiskFullError):
         enter(timers, 5 + 86_400, first=1)

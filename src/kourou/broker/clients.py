@@ -231,6 +231,7 @@ class Consumers:
         self._clock = clock
         self.on_group_changed = on_group_changed
         self.groups: dict[str, ConsumerGroup] = {}
+        self.on_group_gone: Callable[[str], None] | None = None  # when the last client of a group left
         # Subscriptions of consumers that send none in heartbeats, as their pulls tell them
         self._remembered: dict[str, dict[str, SubscriptionData]] = {}
 
@@ -280,6 +281,8 @@ class Consumers:
         log.info("consumer of group %s is gone: %s", group, client)
         if not found.clients:
             del self.groups[group]
+            if self.on_group_gone is not None:
+                self.on_group_gone(group)
         elif notify:
             self._notify(found)
 

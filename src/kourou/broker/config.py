@@ -122,6 +122,10 @@ class BrokerConfig:
     slave_read_enable: bool = False
     enable_property_filter: bool = False
     filter_support_retry: bool = False
+    enable_calc_filter_bit_map: bool = False
+    expect_consumer_num_use_filter: int = 32
+    max_error_rate_of_bloom_filter: int = 20
+    filter_data_clean_time_span: int = 24 * 3_600_000
     disable_consume_if_consumer_read_slowly: bool = False
     consumer_fallbehind_threshold: int = 16 * 1024 * 1024 * 1024
     use_server_side_reset_offset: bool = True

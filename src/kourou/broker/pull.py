@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from kourou.broker.filters import TagFilter, filter_of
+from kourou.broker.filters import AnyFilter, filter_of
+from kourou.broker.sql92 import BadExpressionError
 from kourou.broker.subscription import BadSubscriptionError, SubscriptionData
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import JSON, RESPONSE_FLAG, VERSION, RemotingCommand, frame_head
@@ -68,7 +70,7 @@ _BY_BROKER, _BY_GROUP, _BY_TOPIC, _BY_BROADCAST, _BY_SUBSCRIPTION = "1", "2", "3
 class _Access:
     """What the checks of a group that pulls a topic found."""
 
-    __slots__ = ("compensate_again", "expression", "group", "stats", "subscription", "topic")
+    __slots__ = ("compensate_again", "expression", "filter", "group", "stats", "topic")
 
     def __init__(self, topic: TopicConfig, group: SubscriptionGroupConfig, stats: GroupStats) -> None:
         self.topic = topic
@@ -76,7 +78,7 @@ class _Access:
         self.stats = stats
         # The last subscription that came with a pull, and when it is told to the table of consumers again
         self.expression: tuple[str | None, str | None] | None = None
-        self.subscription: SubscriptionData | None = None
+        self.filter: AnyFilter | None = None
         self.compensate_again = 0.0
 
 
@@ -92,7 +94,7 @@ class _Hold:
         key: tuple[str, int],
         offset: int,
         deadline: float,
-        message_filter: TagFilter | None,
+        message_filter: AnyFilter | None,
     ) -> None:
         self.connection = connection
         self.request = request
@@ -148,12 +150,11 @@ class MessagePuller:
         if not 0 <= queue_id < access.topic.read_queue_nums:
             return _bad_queue(connection, request, access.topic, queue_id)
         if sys_flag & SUBSCRIPTION_FLAG:
-            subscription = self._own_subscription(request, access)
+            message_filter = self._own_filter(request, access)
         else:
-            subscription = self._group_subscription(request, access, sub_version)
-        if isinstance(subscription, RemotingCommand):
-            return subscription
-        message_filter = filter_of(subscription)
+            message_filter = self._group_filter(request, access, sub_version)
+        if isinstance(message_filter, RemotingCommand):
+            return message_filter
         broker = self._broker
         offsets, store = broker.offsets, broker.store
         reset_to = offsets.take_reset(topic, group, queue_id) if self._takes_resets else None
@@ -189,7 +190,7 @@ class MessagePuller:
         request: RemotingCommand,
         access: _Access,
         result: GetMessageResult,
-        message_filter: TagFilter | None,
+        message_filter: AnyFilter | None,
         may_hold: bool,
     ) -> Answer:
         """Nothing was found: hold the pull, or say why."""
@@ -246,6 +247,7 @@ class MessagePuller:
         config = self._broker.config
         self._takes_resets = config.use_server_side_reset_offset
         self._is_simple = not config.slave_read_enable and config.broker_id == 0
+        self._filters_for_retry = self._broker.filters if config.filter_support_retry else None
         self._accesses.clear()
 
     def _admit(self, request: RemotingCommand, group_name: str, topic_name: str) -> _Access | RemotingCommand:
@@ -276,33 +278,31 @@ class MessagePuller:
             self._accesses[group_name, topic_name] = access
         return access
 
-    def _own_subscription(
-        self, request: RemotingCommand, access: _Access
-    ) -> SubscriptionData | RemotingCommand:
-        """What the request itself says that it wants."""
+    def _own_filter(self, request: RemotingCommand, access: _Access) -> AnyFilter | RemotingCommand | None:
+        """What the request itself says that it wants; None for all."""
         fields = request.ext_fields
         expression, kind = fields.get("subscription"), fields.get("expressionType")
         now = self._loop.time()
         if access.expression == (expression, kind) and now < access.compensate_again:
-            assert access.subscription is not None
-            return access.subscription
+            return access.filter
         topic, group = access.topic.name, access.group.group_name
         try:
             subscription = SubscriptionData.build(topic, expression, kind, self._broker.clock.now_ms())
-        except BadSubscriptionError:
-            remark = "parse the consumer's subscription failed"
+            message_filter = filter_of(subscription, filters_for_retry=self._filters_for_retry)
+        except (BadSubscriptionError, BadExpressionError) as error:
+            remark = f"parse the consumer's subscription failed: {error}"
             return request.response(ResponseCode.SUBSCRIPTION_PARSE_FAILED, {}, remark=remark)
         self._broker.consumers.compensate(group, subscription)
-        if not subscription.is_tag_type:
-            return self._cannot_filter(request, subscription)
-        access.expression, access.subscription = (expression, kind), subscription
+        if not (subscription.is_tag_type or self._broker.config.enable_property_filter):
+            return _cannot_filter(request, subscription)
+        access.expression, access.filter = (expression, kind), message_filter
         access.compensate_again = now + COMPENSATE_S
-        return subscription
+        return message_filter
 
-    def _group_subscription(
+    def _group_filter(
         self, request: RemotingCommand, access: _Access, sub_version: int
-    ) -> SubscriptionData | RemotingCommand:
-        """What the group's heartbeats say that it wants."""
+    ) -> AnyFilter | RemotingCommand | None:
+        """What the group's heartbeats say that it wants; None for all."""
         name = access.group.group_name
         group = self._broker.consumers.get(name)
         if group is None:
@@ -322,11 +322,18 @@ class MessagePuller:
         if subscription.sub_version < sub_version:
             remark = "the consumer's subscription not latest"
             return request.response(ResponseCode.SUBSCRIPTION_NOT_LATEST, {}, remark=remark)
-        return subscription if subscription.is_tag_type else self._cannot_filter(request, subscription)
-
-    def _cannot_filter(self, request: RemotingCommand, subscription: SubscriptionData) -> RemotingCommand:
-        remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
-        return request.response(ResponseCode.SYSTEM_ERROR, {}, remark=remark)
+        if subscription.is_tag_type:
+            return filter_of(subscription)
+        data = self._broker.filters.get(topic, name)
+        if data is None:
+            remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
+            return request.response(ResponseCode.FILTER_DATA_NOT_EXIST, {}, remark=remark)
+        if data.client_version < sub_version:
+            remark = "the consumer's consumer filter data not latest"
+            return request.response(ResponseCode.FILTER_DATA_NOT_LATEST, {}, remark=remark)
+        if not self._broker.config.enable_property_filter:
+            return _cannot_filter(request, subscription)
+        return filter_of(subscription, data, self._filters_for_retry)
 
     # Holds
 
@@ -335,7 +342,7 @@ class MessagePuller:
         connection: Connection,
         request: RemotingCommand,
         header: PullMessage,
-        message_filter: TagFilter | None,
+        message_filter: AnyFilter | None,
     ) -> bool:
         """Keep a pull; False where it must be answered now."""
         config = self._broker.config
@@ -385,10 +392,7 @@ class MessagePuller:
         if holds is None:
             return
         woken = [
-            hold
-            for hold in holds
-            if hold.offset < next_offset
-            and (hold.filter is None or hold.filter.matches_queue(tags_code, None))
+            hold for hold in holds if hold.offset < next_offset and _wants(hold.filter, tags_code, properties)
         ]
         if not woken:
             return
@@ -470,3 +474,17 @@ def _bad_queue(
 
 def _forbidden(request: RemotingCommand, by: str, remark: str) -> RemotingCommand:
     return request.response(ResponseCode.NO_PERMISSION, {"forbiddenType": by}, remark=remark)
+
+
+def _cannot_filter(request: RemotingCommand, subscription: SubscriptionData) -> RemotingCommand:
+    remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
+    return request.response(ResponseCode.SYSTEM_ERROR, {}, remark=remark)
+
+
+def _wants(message_filter: AnyFilter | None, tags_code: int, properties: Mapping[str, str] | None) -> bool:
+    """Whether a message that came may be what a pull waits for; of a batch, the properties are not known."""
+    if message_filter is None:
+        return True
+    if not message_filter.matches_queue(tags_code, None):
+        return False
+    return properties is None or message_filter.matches_properties(properties)

@@ -23,6 +23,7 @@ from kourou.message.batch import iter_batch
 from kourou.message.host import pack_host
 from kourou.message.ids import UniqueIdGenerator
 from kourou.message.properties import decode_properties, encode_properties
+from kourou.message.recall import RecallHandle
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import JSON, RemotingCommand, frame_head
 from kourou.remoting.connection import Answer, CallTimeoutError, Connection, ConnectionLostError
@@ -598,6 +599,9 @@ class MessageSender:
         unique_id = message.properties.get(names.UNIQ_KEY)
         if unique_id is not None:
             fields["transactionId"] = unique_id
+        handle = RecallHandle.of_stored(message.properties, self._broker.config.broker_name)
+        if handle is not None and batch_id is None:
+            fields["recallHandle"] = handle.encode()
         return request.response(code, fields)
 
     def _fields(self, offset: int, queue_id: int, queue_offset: int, unique_id: str | None) -> dict[str, str]:

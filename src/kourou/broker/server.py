@@ -14,11 +14,15 @@ import resource
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
+from kourou.broker.bloom import BloomFilter
 from kourou.broker.clients import Clients
 from kourou.broker.config import BrokerConfig
+from kourou.broker.filter_data import FILE_NAME as FILTER_FILE
+from kourou.broker.filter_data import ConsumerFilters
 from kourou.broker.groups import SubscriptionGroups
 from kourou.broker.handlers import make_handlers
 from kourou.broker.locks import QueueLocks
+from kourou.broker.names import TIMER_TOPIC
 from kourou.broker.offsets import ConsumerOffsets
 from kourou.broker.pull import MessagePuller
 from kourou.broker.registrar import Registrar
@@ -26,6 +30,7 @@ from kourou.broker.schedule import DelayService
 from kourou.broker.send import BUSY, MessageSender
 from kourou.broker.state_file import StateFile
 from kourou.broker.stats import BrokerStats
+from kourou.broker.timer import TimerService
 from kourou.broker.topics import TopicTable
 from kourou.broker.transactions import TransactionService
 from kourou.clock import Clock, SystemClock
@@ -47,7 +52,6 @@ EXPIRE_INTERVAL_S = 10.0
 INDEX_DELAY_S = 0.02  # a thousand keys at once cost a fifth of what they cost one by one
 MAX_LATER = 10_000  # answers that wait for another peer
 MAX_LEVEL_LENGTH = 10  # of the text of a delay level
-TIMER_PROPERTIES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
 
 
 class Broker:
@@ -59,7 +63,8 @@ class Broker:
         self.config = config or BrokerConfig()
         self.clock: Clock = clock or SystemClock()
         self._tls = tls
-        self.topics = TopicTable(self.config, self.clock)
+        with_timers = self.config.store.timer_wheel_enable
+        self.topics = TopicTable(self.config, self.clock, timer_wheel_enable=with_timers)
         self.groups = SubscriptionGroups(self.config, self.clock)
         self.offsets = ConsumerOffsets(self.config, self.clock)
         self.locks = QueueLocks(self.clock)
@@ -69,6 +74,12 @@ class Broker:
         self.stats = BrokerStats(self.config, self.clock, self.topics.is_system_topic)
         self.delay = DelayService(self)
         self.transactions = TransactionService(self)
+        self.timers = TimerService(self)
+        bloom = BloomFilter(
+            self.config.max_error_rate_of_bloom_filter, self.config.expect_consumer_num_use_filter
+        )
+        self.filters = ConsumerFilters(self.clock, bloom, self.config.filter_data_clean_time_span)
+        self.consumers.on_group_gone = self.filters.unregister
         self.master_is_up = True  # of a slave: whether its master is there
         self.started_ms = self.clock.now_ms()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -82,6 +93,7 @@ class Broker:
                 ("subscriptionGroup.json", self.groups),
                 (self.offsets.file_name, self.offsets),
                 ("delayOffset.json", self.delay),
+                (FILTER_FILE, self.filters),
             )
         }
         self._saving = asyncio.Lock()
@@ -102,6 +114,7 @@ class Broker:
             for file in self._files.values():
                 file.load()
             self.store.load()
+            self.timers.load()
         except BaseException:
             self.store.abandon()
             raise
@@ -116,12 +129,14 @@ class Broker:
         except BaseException:
             if hasattr(self, "server"):
                 await self.server.stop()
+            self.timers.abandon()
             self.store.shutdown()
             raise
         self.configure()  # the port is known now
         self.topics.on_change = self._topics_changed
         self.groups.on_change = self._groups_changed
         self.delay.start()
+        self.timers.start()
         self.transactions.start()
         self._spawn(self.transactions.run())
         self._spawn(self.registrar.run())
@@ -142,6 +157,7 @@ class Broker:
         self.sender.stop()
         self.delay.stop()
         self.transactions.stop()
+        await self.timers.stop()
         self.puller.stop()
         async with self._saving:  # what is written now is written to its end
             for task in self._tasks:
@@ -171,17 +187,19 @@ class Broker:
                 PutMessageStatus.MESSAGE_ILLEGAL,
                 reason=f"{names.DELAY_TIME_LEVEL} is no number: {level[:20]}",
             )
+        refused = self.timers.divert(message)
+        if refused is not None:
+            return refused
         delayed = int(level) > 0
         if delayed:
-            for name in TIMER_PROPERTIES:  # of the two, Java takes the level
-                message.properties.pop(name, None)
             self.delay.divert(message)
-        elif any(name in message.properties for name in TIMER_PROPERTIES):
-            return PutMessageResult(PutMessageStatus.WHEEL_TIMER_NOT_ENABLE)
         result = self.store.put_message(message)
         self.has_put()
-        if delayed and result.status is PutMessageStatus.PUT_OK:
-            self.delay.arrived(message.queue_id + 1)
+        if result.status is PutMessageStatus.PUT_OK:
+            if delayed:
+                self.delay.arrived(message.queue_id + 1)
+            elif message.topic == TIMER_TOPIC:
+                self.timers.arrived()
         return result
 
     def has_put(self) -> None:
@@ -280,6 +298,7 @@ class Broker:
     async def _expire(self) -> None:
         self.clients.expire()
         self.locks.expire()
+        self.filters.expire()
         self.stats.tick()
 
     def _notify_group(self, group: str, connections: Iterable[Connection]) -> None:

@@ -124,6 +124,7 @@ class TimerService:
         # Without a checkpoint it is not known what was delivered: all that the wheel can reach back to.
         read_ms = checkpoint.last_read_time_ms or now_ms - self._reach_ms + BLANK_SLOTS * self.precision_ms
         self._due = files.wheel.times_from(read_ms)  # in order, so it is a heap
+        self._cleaned_ms = now_ms
         self._doubt(now_ms)
         log.info(
             "timers: %d slots to come, %d of rmq_sys_wheel_timer entered", len(self._due), self.queue_offset

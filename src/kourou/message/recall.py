@@ -31,7 +31,7 @@ class RecallHandle(NamedTuple):
         """The handle of a message that waits for its time; None if it does not, or cannot be recalled."""
         out_ms = properties.get(names.TIMER_OUT_MS)
         topic = properties.get(names.REAL_TOPIC)
-        if out_ms is None or topic is None or topic.startswith(_RETRY_PREFIX):
+        if not out_ms or not out_ms.isdecimal() or topic is None or topic.startswith(_RETRY_PREFIX):
             return None
         # The slot of a time ends with it: one more, and the recall falls into the slot of the message.
         deliver_ms = str(int(out_ms) + 1)

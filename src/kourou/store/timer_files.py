@@ -147,6 +147,7 @@ def encode_timer_checkpoint(checkpoint: TimerCheckpoint) -> bytes:
     return _CHECKPOINT.pack(*checkpoint)
 
 
-def is_unit(size: int, magic: int) -> bool:
-    """Whether what was read in a timer log is a unit: Java knows four bits of magic."""
-    return size == UNIT_SIZE and magic | 0xF == 0xF
+def is_unit(size: int, magic: int, record_size: int) -> bool:
+    """Whether what was read in a timer log is a unit: Java knows four bits of magic, and a unit that a crash
+    tore has no size of its record."""
+    return size == UNIT_SIZE and magic | 0xF == 0xF and record_size > 0

@@ -69,12 +69,13 @@ class TimerLog:
         if file is None or not file.available or position - file.base + UNIT_SIZE > file.wrote:
             return None
         unit = UNIT.unpack_from(file.view, position - file.base)
-        return TimerUnit(position, *unit) if is_unit(unit[0], unit[2]) else None
+        return TimerUnit(position, *unit) if is_unit(unit[0], unit[2], unit[6]) else None
 
     def units_of(self, file: MappedFile) -> np.ndarray:
         """The units of a file up to the first thing that is none."""
         units = np.frombuffer(file.view, UNIT_DTYPE, file.wrote // UNIT_SIZE)
-        others = np.flatnonzero((units["size"] != UNIT_SIZE) | (units["magic"] | 0xF != 0xF))
+        is_other = (units["size"] != UNIT_SIZE) | (units["magic"] | 0xF != 0xF) | (units["record_size"] <= 0)
+        others = np.flatnonzero(is_other)
         return units[: others[0]] if len(others) else units
 
     def count_pending(self, file: MappedFile, read_ms: int, counted: dict[int, int]) -> None:

@@ -79,7 +79,8 @@ class TimerWheel:
     def times_from(self, time_ms: int) -> list[int]:
         """The times from one on, in order, whose slots are in use."""
         slots = self._used()
-        times = slots["time"][slots["time"] >= time_ms // self.precision_ms].astype(np.int64)
+        first = max(time_ms // self.precision_ms, 1)
+        times = slots["time"][slots["time"] >= first].astype(np.int64)
         found: list[int] = (np.sort(times) * self.precision_ms).tolist()
         return found
 

@@ -19,6 +19,7 @@ from kourou.broker.handlers import (
     offsets,
     queries,
     statistics,
+    timers,
     topics,
     transactions,
 )
@@ -27,7 +28,7 @@ from kourou.remoting.connection import Handler
 if TYPE_CHECKING:
     from kourou.broker.server import Broker
 
-MODULES = (queries, clients, offsets, topics, groups, transactions, statistics, admin)
+MODULES = (queries, clients, offsets, topics, groups, transactions, timers, statistics, admin)
 
 
 def make_handlers(broker: Broker) -> dict[int, Handler]:

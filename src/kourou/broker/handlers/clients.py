@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kourou.broker.bodies import as_object, read_body, read_list, read_text
+from kourou.broker.filter_data import compile_filter
 from kourou.broker.heartbeat import read_heartbeat
 from kourou.broker.subscription import SubscriptionData
 from kourou.errors import CorruptRecordError
@@ -33,6 +34,9 @@ def heartbeat(broker: Broker, connection: Connection, request: RemotingCommand) 
     """HEART_BEAT: a client lives, with these producers and consumers."""
     beat = read_heartbeat(request.body, broker.clock.now_ms())
     resend = broker.clients.heartbeat(connection, beat, request.language, request.version)
+    if not beat.without_sub:
+        for consumer in beat.consumers:
+            broker.filters.register_group(consumer.group, consumer.subscriptions)
     return request.response(
         ext_fields={"IS_SUB_CHANGE": str(resend).lower(), "IS_SUPPORT_HEART_BEAT_V2": "true"}
     )
@@ -54,10 +58,11 @@ def check_client_config(broker: Broker, connection: Connection, request: Remotin
     subscription = SubscriptionData.from_json(value, broker.clock.now_ms())
     if subscription.is_tag_type:
         return request.response()
-    return request.response(
-        ResponseCode.SYSTEM_ERROR,
-        remark="The broker does not support consumer to filter message by " + subscription.expression_type,
-    )
+    if not broker.config.enable_property_filter:
+        remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
+        return request.response(ResponseCode.SYSTEM_ERROR, remark=remark)
+    compile_filter(subscription)  # its error says what is wrong, and where
+    return request.response()
 
 
 def get_consumer_list(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
