@@ -71,6 +71,8 @@ def test_what_an_expression_says_of_a_value(expression, value, expected):
     [
         ("a > 5", None),
         ("a = 5", None),
+        ("a = 'x'", None),
+        ("a <> 'x'", None),
         ("a <> 5", None),
         ("5 = a", False),  # Java looks at the left side first
         ("a = b", True),  # neither is there

@@ -118,7 +118,7 @@ class Site:
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run something on the broker's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_S)
+        return run_on(self._loop, work)
 
     def do(self, function: Callable[..., _T], *arguments: Any) -> _T:
         """Call something on the broker's loop."""
@@ -152,6 +152,31 @@ class Site:
 
 
 @contextmanager
+def loop_thread() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop that runs in a thread of its own."""
+    loop = uvloop.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="loop-of-test")
+    thread.start()
+    try:
+        yield loop
+    finally:
+        asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result(WAIT_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(WAIT_S)
+        loop.close()
+
+
+def run_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _T]) -> _T:
+    return asyncio.run_coroutine_threadsafe(work, loop).result(WAIT_S)
+
+
+def broker_config(directory: Path, config: Mapping[str, str] | None = None) -> BrokerConfig:
+    """A configuration of small files, with the store below a directory."""
+    properties = {**SMALL, "storePathRootDir": str(directory / "store"), **(config or {})}
+    return BrokerConfig.from_properties(properties)
+
+
+@contextmanager
 def running(
     directory: Path,
     config: Mapping[str, str] | None = None,
@@ -160,30 +185,21 @@ def running(
     clock: Clock | None = None,
 ) -> Iterator[Site]:
     """A broker whose store is below a directory."""
-    properties = {**SMALL, "storePathRootDir": str(directory / "store"), **(config or {})}
-    loop = uvloop.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="broker")
-    thread.start()
 
     async def start() -> Broker:
-        broker = Broker(BrokerConfig.from_properties(properties), clock=clock)
+        broker = Broker(broker_config(directory, config), clock=clock)
         await broker.start()
         return broker
 
-    try:
+    with loop_thread() as loop:
         make_store = MessageStore if disk is None else partial(MessageStore, disk=disk)
         with mock.patch.object(broker_server, "MessageStore", make_store):
-            broker = asyncio.run_coroutine_threadsafe(start(), loop).result(WAIT_S)
+            broker = run_on(loop, start())
         try:
             with ExitStack() as stack:
                 yield Site(broker, loop, stack)
         finally:
-            asyncio.run_coroutine_threadsafe(broker.stop(), loop).result(WAIT_S)
-    finally:
-        asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result(WAIT_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(WAIT_S)
-        loop.close()
+            run_on(loop, broker.stop())
 
 
 def send_request(

@@ -8,19 +8,21 @@ the record.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from struct import Struct
 
 from kourou.broker.filter_data import ConsumerFilters, FilterData, compile_filter
 from kourou.broker.names import RETRY_PREFIX
 from kourou.broker.sql92 import Sql92
 from kourou.broker.subscription import ALL, SubscriptionData
 from kourou.message import properties as names
-from kourou.message.codec import HEADER_SIZES, INT, MAGIC_V2, SIZE_AND_MAGIC, SYS_FLAG_AT
+from kourou.message.codec import HEADER_SIZES, INT, MAGIC_V2
 from kourou.message.properties import decode_properties
 from kourou.store.consume_queue_ext import ExtUnit
 
 POP_RETRY_SEPARATOR = "+"  # %RETRY%group+topic
 # Up to so many names are looked for one by one; beyond, cutting up all properties is cheaper.
-_MAX_PICKED = 4
+_MAX_PICKED = 8
+_MAGIC_FLAG_BODY = Struct(">4xi28xi44xi")  # with addresses of IPv4
 
 
 class TagFilter:
@@ -130,32 +132,32 @@ def _property_bytes(record: memoryview) -> bytes:
     size = len(record)
     if size < HEADER_SIZES[0]:
         return b"\x02"
-    topic_at = HEADER_SIZES[INT.unpack_from(record, SYS_FLAG_AT)[0] >> 4 & 3]
-    if topic_at > size:
+    magic, sys_flag, body_length = _MAGIC_FLAG_BODY.unpack_from(record)
+    topic_at = HEADER_SIZES[sys_flag >> 4 & 3]
+    if topic_at > HEADER_SIZES[0]:  # an address of IPv6
+        if topic_at > size:
+            return b"\x02"
+        (body_length,) = INT.unpack_from(record, topic_at - INT.size)
+    if body_length > 0:
+        topic_at += body_length
+    if topic_at + 2 > size:
         return b"\x02"
-    topic_at += max(INT.unpack_from(record, topic_at - 4)[0], 0)
-    if SIZE_AND_MAGIC.unpack_from(record)[1] == MAGIC_V2:
-        at = topic_at + 4 + int.from_bytes(record[topic_at : topic_at + 2])
-    elif topic_at < size:
-        at = topic_at + 3 + record[topic_at]
-    else:
-        at = size
-    return b"\x02" + record[at:]
+    if magic == MAGIC_V2:
+        return b"\x02" + record[topic_at + 4 + (record[topic_at] << 8 | record[topic_at + 1]) :]
+    return b"\x02" + record[topic_at + 3 + record[topic_at] :]
 
 
 def _pick(text: bytes, keys: tuple[tuple[str, bytes], ...]) -> dict[str, str]:
     """The properties of some names, by the rules of decode_properties: the last that is not empty counts."""
     found = {}
     for name, key in keys:
-        at = text.rfind(key)
-        while at >= 0:
-            start = at + len(key)
-            end = text.find(b"\x02", start)
-            value = text[start:] if end < 0 else text[start:end]
+        before, key_found, rest = text.rpartition(key)
+        while key_found:
+            value = rest.partition(b"\x02")[0]
             if value:
                 found[name] = value.decode("utf-8", "replace")
                 break
-            at = text.rfind(key, 0, at)
+            before, key_found, rest = before.rpartition(key)
     return found
 
 

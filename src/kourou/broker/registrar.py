@@ -98,8 +98,12 @@ class Registrar:
             log.warning("registered at name server %s again", server)
             self._unreachable.discard(server)
         if answer.body:
-            table = lenient_json.loads(answer.body).get("table") or {}
-            self._broker.topics.update_order(table)
+            try:
+                ordered = list(lenient_json.loads(answer.body).get("table") or ())
+            except (ValueError, TypeError, AttributeError) as error:
+                log.warning("name server %s does not say which topics are ordered: %s", server, error)
+                return
+            self._broker.topics.update_order(ordered)
 
     async def unregister(self) -> None:
         """Tell all name servers that this broker leaves; from now on it is not registered any more."""

@@ -98,19 +98,15 @@ class DelayService:
 
         Delivered messages keep their delay's properties, so that they are found at the ends of their queues.
         """
-        due = {level: list(self._due(level)) for level in self.offsets}
-        wanted: dict[tuple[str, int], set[_Identity]] = {}
-        for messages in due.values():
-            for _, message in messages:
-                wanted.setdefault(_target(message), set()).add(_identity(message))
-        delivered: set[_Identity] = set()
-        for (topic, queue_id), identities in wanted.items():
-            delivered |= identities & self._delivered_to(topic, queue_id)
-        for level, messages in due.items():
+        delivered: dict[tuple[str, int], set[_Identity]] = {}
+        for level in self.offsets:
             skipped = 0
-            for queue_offset, message in messages:
-                if _identity(message) not in delivered:
-                    break
+            for queue_offset, message in self._due(level):
+                target = _target(message)
+                if target not in delivered:
+                    delivered[target] = self._delivered_to(*target)
+                if _identity(message) not in delivered[target]:
+                    break  # nor was what lies behind it, however much that is
                 skipped += 1
                 self._move(level, queue_offset + 1)
             if skipped:

@@ -34,7 +34,7 @@ from kourou.broker.timer import TimerService
 from kourou.broker.topics import TopicTable
 from kourou.broker.transactions import TransactionService
 from kourou.clock import Clock, SystemClock
-from kourou.errors import KourouError
+from kourou.errors import ConfigError, KourouError
 from kourou.message import properties as names
 from kourou.remoting.client import RemotingClient
 from kourou.remoting.codes import RequestCode, ResponseCode
@@ -47,6 +47,7 @@ from kourou.store import InnerMessage, MessageStore, PutMessageResult, PutMessag
 
 log = logging.getLogger(__name__)
 
+MAX_PORT = 65535
 FAST_PORT_STEP = 2  # the port of clients that set vipChannelEnabled is this much below
 EXPIRE_INTERVAL_S = 10.0
 INDEX_DELAY_S = 0.02  # a thousand keys at once cost a fifth of what they cost one by one
@@ -78,6 +79,7 @@ class Broker:
         bloom = BloomFilter(
             self.config.max_error_rate_of_bloom_filter, self.config.expect_consumer_num_use_filter
         )
+        self.config.store.bit_map_length_consume_queue_ext = bloom.bit_num
         self.filters = ConsumerFilters(self.clock, bloom, self.config.filter_data_clean_time_span)
         self.consumers.on_group_gone = self.filters.unregister
         self.master_is_up = True  # of a slave: whether its master is there
@@ -144,10 +146,12 @@ class Broker:
         self._spawn(self._every(EXPIRE_INTERVAL_S, self._expire))
 
     async def _listen(self) -> None:
-        host = self.config.bind_address
-        self.config.listen_port = port = await self.server.start(host, self.config.listen_port)
+        host, wanted = self.config.bind_address, self.config.listen_port
+        if not 0 <= wanted <= MAX_PORT:
+            raise ConfigError(f"listenPort={wanted}: a port is a number up to {MAX_PORT}")
+        self.config.listen_port = port = await self.server.start(host, wanted)
         try:
-            await self.server.start(host, port - FAST_PORT_STEP)
+            await self.server.start(host, max(port - FAST_PORT_STEP, 0))
         except OSError as error:
             log.warning("port %d cannot be used, nor vipChannelEnabled: %s", port - FAST_PORT_STEP, error)
 
@@ -174,6 +178,8 @@ class Broker:
 
     def configure(self) -> None:
         """Have sends and pulls take the configuration and the topics as they are now."""
+        calculates = self.config.enable_calc_filter_bit_map
+        self.store.queues.bitmap_of = self.filters.bitmap_of if calculates else None
         self.sender.configure()
         self.puller.configure()
 
@@ -247,7 +253,13 @@ class Broker:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("what ran beside the requests failed: %s", task.get_coro(), exc_info=error)
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:

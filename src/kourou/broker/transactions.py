@@ -119,7 +119,7 @@ class TransactionService:
         topic, unique_id = half.properties.get(names.REAL_TOPIC), half.properties.get(names.UNIQ_KEY)
         if not topic or not unique_id:
             return False
-        since = half.store_timestamp - INDEX_PRECISION_MS
+        since = min(half.born_timestamp, half.store_timestamp) - INDEX_PRECISION_MS
         found = self._broker.store.query_message(topic, unique_id, begin=since)
         messages = [decode(record) for record in found.records]
         return any(

@@ -17,6 +17,7 @@ from kourou.errors import KourouError
 if TYPE_CHECKING:
     import asyncio
 
+MAX_PORT = 65535
 PORT_STEP = 10  # between the ports of brokers, each of which takes three
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
@@ -48,6 +49,9 @@ def up(
 
     Clients of any language find it at the name server's address. Topics are made when they are first sent to.
     """
+    last_port = broker_port + (brokers - 1) * PORT_STEP
+    if broker_port and last_port > MAX_PORT:
+        raise KourouError(f"--broker-port {broker_port}: the last broker would listen on port {last_port}")
     directory = directory.absolute()
     set_up_logging(directory / "logs" / "kourou.log")
     run(_up(directory, brokers, host, port, broker_port))

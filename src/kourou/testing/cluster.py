@@ -161,12 +161,14 @@ class Cluster:
 
     async def _stop(self) -> None:
         brokers, self.brokers = self.brokers, []
-        for broker in brokers:
-            await broker.stop()
+        stops = await asyncio.gather(*(broker.stop() for broker in brokers), return_exceptions=True)
         if hasattr(self, "name_server"):
             await self.name_server.stop()
         if hasattr(self, "_client"):
             await self._client.close()
+        for failure in stops:
+            if failure is not None:
+                raise failure
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         if self._loop is None:

@@ -34,9 +34,10 @@ def heartbeat(broker: Broker, connection: Connection, request: RemotingCommand) 
     """HEART_BEAT: a client lives, with these producers and consumers."""
     beat = read_heartbeat(request.body, broker.clock.now_ms())
     resend = broker.clients.heartbeat(connection, beat, request.language, request.version)
-    if not beat.without_sub:
+    if not (beat.without_sub and beat.fingerprint):
         for consumer in beat.consumers:
-            broker.filters.register_group(consumer.group, consumer.subscriptions)
+            if consumer.group in broker.consumers.groups:  # others were refused
+                broker.filters.register_group(consumer.group, consumer.subscriptions)
     return request.response(
         ext_fields={"IS_SUB_CHANGE": str(resend).lower(), "IS_SUPPORT_HEART_BEAT_V2": "true"}
     )

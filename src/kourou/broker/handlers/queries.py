@@ -80,9 +80,11 @@ def query_consume_queue(broker: Broker, connection: Connection, request: Remotin
         if subscription is None:
             body["filterData"] = f"{header.consumer_group}@{header.topic} is not online!"
         else:
+            data = broker.filters.get(header.topic, header.consumer_group)
             body["subscriptionData"] = subscription.to_json()
-            body["filterData"] = "null"
-            message_filter = filter_of(subscription)
+            body["filterData"] = "null" if data is None else lenient_json.dumps(data.to_json()).decode()
+            if subscription.is_tag_type or data is not None:
+                message_filter = filter_of(subscription, data)
     if not queue.min_offset <= header.index < queue.max_offset:
         remark = f"Index {header.index} of {header.queue_id}@{header.topic} is not exist!"
         return request.response(remark=remark)

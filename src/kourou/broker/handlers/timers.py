@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kourou.broker.timer import TimerService
 from kourou.errors import BadMessageError
 from kourou.message import properties as names
 from kourou.message.host import pack_host
@@ -34,7 +33,7 @@ _TAKEN = (
 
 def get_checkpoint(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """GET_TIMER_CHECK_POINT: how far the timers are, for a slave."""
-    timers: TimerService = broker.timers
+    timers = broker.timers
     if not timers.enabled:
         return request.response(ResponseCode.SYSTEM_ERROR, remark="The checkpoint is null")
     return request.response(body=encode_timer_checkpoint(timers.take_checkpoint()))
@@ -42,7 +41,7 @@ def get_checkpoint(broker: Broker, connection: Connection, request: RemotingComm
 
 def get_metrics(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """GET_TIMER_METRICS: how many messages of each topic wait."""
-    timers: TimerService = broker.timers
+    timers = broker.timers
     if not timers.enabled:
         return request.response(ResponseCode.SYSTEM_ERROR, remark="The timer message store is null")
     return request.response(body=timers.metrics.encode())
