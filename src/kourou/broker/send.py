@@ -600,7 +600,7 @@ class MessageSender:
         if unique_id is not None:
             fields["transactionId"] = unique_id
         handle = RecallHandle.of_stored(message.properties, self._broker.config.broker_name)
-        if handle is not None and batch_id is None:
+        if handle is not None and request.code != SEND_BATCH:
             fields["recallHandle"] = handle.encode()
         return request.response(code, fields)
 
@@ -633,6 +633,12 @@ class MessageSender:
                 return f"service not available now. {result.reason}"
             case PutMessageStatus.MESSAGE_ILLEGAL | PutMessageStatus.PROPERTIES_SIZE_EXCEEDED:
                 return f"the message is illegal: {result.reason}"
+            case PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL:
+                most_ms = self._broker.config.store.timer_max_delay_sec * 1000
+                return f"timer message illegal: {result.reason} (the longest delay is {most_ms}ms)"
+            case PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL:
+                limit = self._broker.config.store.timer_congest_num_each_slot
+                return f"timer message is under flow control: more than {limit} messages are due at that time"
             case PutMessageStatus.WHEEL_TIMER_NOT_ENABLE:
                 return "accurate timer message is not enabled, timerWheelEnable is false"
         return f"{result.status.name}: {result.reason}" if result.reason else result.status.name

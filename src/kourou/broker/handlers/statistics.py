@@ -205,11 +205,11 @@ def _store_info(broker: Broker) -> dict[str, str]:
         "pageCacheLockTimeMills": "0",  # whoever answers this holds the store: no put is under way
         "remainHowManyDataToFlush": _size_text(files.max_offset - files.flushed_where),
         # Messages by timer are not taken.
-        "timerCongestNum": "0",
-        "timerDequeueTps": "0.0",
-        "timerEnqueueTps": "0.0",
-        "timerOffsetBehind": "0",
-        "timerReadBehind": "0",
+        "timerCongestNum": str(broker.timers.pending),
+        "timerDequeueTps": str(broker.timers.rates[1]),
+        "timerEnqueueTps": str(broker.timers.rates[0]),
+        "timerOffsetBehind": str(broker.timers.queue_behind),
+        "timerReadBehind": str(broker.timers.read_behind_s),
     }
     if store.config.transient_store_pool_enable:
         info["remainHowManyDataToCommit"] = _size_text(files.max_wrote - files.committed_where)

@@ -104,6 +104,7 @@ def delete_topic(broker: Broker, connection: Connection, request: RemotingComman
         broker.topics.delete(name)
         broker.offsets.remove_topic(name)
         broker.stats.forget_topic(name)
+        broker.timers.metrics.forget(name)
     broker.store.delete_topics(gone)
     broker.answer_later(connection, request, _settled(broker, request))
     return None
