@@ -37,7 +37,7 @@ from support.broker import (
     until,
 )
 from support.fault_disk import FaultDisk
-from support.store import ManualClock, small_config
+from support.store import QUEUE_FILE, ManualClock, message, open_store, put, small_config
 
 MAX_LONG = (1 << 63) - 1
 SEND_V2, SEND_BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
@@ -382,6 +382,16 @@ def test_a_batch_is_a_record_a_message(site, peer, code, form):
         assert found[0].properties == {"TAGS": "A", "UNIQ_KEY": "U1"}
 
 
+def test_a_batch_is_one_however_its_flag_is_written(site, peer):
+    """Given `True` as other clients write it, then it is a batch; what is no flag is refused."""
+    for expected in ("0", "3", "6"):
+        answer = peer.ask(send_request(body=batch(), m="True"))
+        assert (answer.ext_fields["queueOffset"], answer.ext_fields["msgId"].count(",")) == (expected, 2)
+    for _ in range(2):
+        assert_refused(site, peer, send_request(body=batch(), m="yes"), ResponseCode.SYSTEM_ERROR, "batch")
+        peer.ask(send_request())
+
+
 BAD_BATCHES = {
     "nothing in it": b"",
     "too short": batch()[:-1],
@@ -699,7 +709,7 @@ def test_a_full_disk_refuses_until_there_is_room(tmp_path):
 # The short way and the long one
 
 
-names = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "WAIT", "INNER_X", "名"])
+names = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "WAIT", "INNER_X", "INNER_NUM", "名"])
 texts = st.text(
     st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=12
 )
@@ -781,7 +791,7 @@ class Pair:
         for store in self.stores:
             store.index.try_write_pending()
         for one, other in zip(short.commit_log.files.files, long.commit_log.files.files, strict=True):
-            assert one.wrote == other.wrote
+            assert (one.wrote, one.store_timestamp) == (other.wrote, other.store_timestamp)
             assert bytes(one.view) == bytes(other.view)
         assert short.queues.table.keys() == long.queues.table.keys()
         for queue_id, queue in long.queues.table.get("t", {}).items():
@@ -792,6 +802,11 @@ class Pair:
             )  # fmt: skip
             assert list(twin.iterate(twin.min_offset)) == list(queue.iterate(queue.min_offset))
         assert short.dispatcher.dispatched_offset == long.dispatcher.dispatched_offset
+        marks = [
+            (store.checkpoint.dispatched_msg_timestamp, store.checkpoint.dispatched_physical_offset)
+            for store in self.stores
+        ]
+        assert marks[0] == marks[1]
         assert [file.end_offset for file in short.index.files] == [
             file.end_offset for file in long.index.files
         ]
@@ -830,6 +845,26 @@ def test_the_short_way_stores_what_the_long_one_does(memory_path, steps):
         for disk in pair.disks:
             disk.heal()
         pair.assert_same()
+        pair.clock.advance(1000)
+        pair.put(0, b"last", {"UNIQ_KEY": "U"}, 1, pack_host("10.0.0.1", 1))
+        pair.assert_same()
+
+
+def test_the_short_way_takes_back_what_its_queue_has_no_room_for(tmp_path):
+    """Given a disk without room for the next file of a queue, then the log ends where it did, with zeros."""
+    disk, host = FaultDisk(), pack_host("10.0.0.1", 1)
+    with open_store(small_config(tmp_path), disk=disk, clock=ManualClock()) as store:
+        put(store, *(message("t") for _ in range(QUEUE_FILE // 20)))
+        (log,) = store.commit_log.files.files
+        end = log.wrote
+        disk.fill("consumequeue")
+        assert store.plain.put("t", 0, b"body", "", {}, 0, 1, host, host) is None
+        assert not any(log.view[end:])
+        assert store.plain.put_batch("t", 0, batch(), 0, 1, host, host) is None
+        assert log.wrote == end
+        assert not any(log.view[end:])
+        disk.heal()
+        assert store.plain.put("t", 0, b"body", "", {}, 0, 1, host, host) is not None
 
 
 def test_both_ways_give_the_same_answer(site, peer):

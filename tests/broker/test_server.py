@@ -20,13 +20,14 @@ from typing import Any
 import pytest
 
 from kourou.broker import Broker, registrar, state_file
+from kourou.broker import server as broker_server
 from kourou.broker.state_file import StateDamagedError
 from kourou.errors import ConfigError, KourouError, StoreLockedError
 from kourou.files import write_atomically
 from kourou.namesrv import NameServer, NameServerConfig
 from kourou.remoting import lenient_json
 from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
+from kourou.remoting.command import ONEWAY_FLAG, RemotingCommand
 from kourou.remoting.headers import CreateTopic
 from kourou.remoting.server import RemotingServer
 from kourou.store.offline import StoreDirectory
@@ -342,6 +343,22 @@ def test_a_broker_that_left_does_not_come_back(tmp_path):
         assert route(server, "t") is None
 
 
+# Answers that take longer
+
+
+def test_more_than_can_wait_is_refused(tmp_path, monkeypatch):
+    """Given too many requests whose answers wait, then others are told to come again, unless nobody asks."""
+    monkeypatch.setattr(broker_server, "MAX_LATER", 0)
+    with running(tmp_path) as site:
+        peer = site.connect()
+        answer = peer.call(create("t"))
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_BUSY, broker_server.BUSY)
+        request = create("u")
+        request.flag = ONEWAY_FLAG
+        peer.send(request)
+        assert peer.is_silent()
+
+
 # A process
 
 
@@ -557,6 +574,13 @@ def test_the_directory_of_a_cluster_is_kept_if_it_was_given(tmp_path):
             answer = cluster.call(address, RequestCode.SEND_MESSAGE_V2, send_request().ext_fields, b"x")
             assert answer.ext_fields["queueOffset"] == expected
     assert (tmp_path / "data" / "broker-a" / "commitlog").is_dir()
+
+
+def test_a_cluster_is_started_once(tmp_path):
+    with Cluster(directory=tmp_path) as cluster:
+        with pytest.raises(KourouError, match="running already"):
+            cluster.start()
+        cluster.create_topic("t")
 
 
 def test_a_cluster_that_cannot_start_leaves_nothing(tmp_path):

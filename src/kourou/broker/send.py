@@ -186,8 +186,9 @@ class MessageSender:
         name, sys_flag, born_host = target.name, target.sys_flag, connection.peer_host
         if len(born_host) == 20:
             sys_flag |= BORN_HOST_V6
-        if request.code == SEND_BATCH or fields.get("m") == "true":
-            if names.DELAY_TIME_LEVEL in properties:
+        batch = fields.get("m", "false")
+        if batch != "false" or request.code == SEND_BATCH:
+            if batch not in ("true", "false") or names.DELAY_TIME_LEVEL in properties:
                 return self.send(connection, request)
             return self._send_batch(
                 request, target, queue_id, properties, sys_flag, born_timestamp, born_host

@@ -230,7 +230,8 @@ class Broker:
         """Answer a request when `work` is done."""
         if self._later >= MAX_LATER:
             work.close()
-            connection.send(request.response(ResponseCode.SYSTEM_BUSY, remark=BUSY))
+            if not request.is_oneway:
+                connection.send(request.response(ResponseCode.SYSTEM_BUSY, remark=BUSY))
             return
         self._later += 1
         self._spawn(self._answer_later(connection, request, work))

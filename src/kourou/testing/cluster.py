@@ -95,6 +95,8 @@ class Cluster:
 
     def start(self) -> Cluster:
         """Start everything; it can be used when this returns."""
+        if self._loop is not None:
+            raise KourouError("the cluster is running already")
         if self.directory is None:
             self.directory = Path(tempfile.mkdtemp(prefix="kourou-"))
         ready = threading.Event()
