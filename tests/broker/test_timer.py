@@ -131,7 +131,7 @@ def run(root: Path, clock: ManualClock, test: Callable[[Timers], Awaitable[None]
     ],
 )
 def test_a_message_comes_when_the_second_of_its_time_is_over(
-    tmp_path: Path, clock: ManualClock, properties: dict[str, object], comes_ms: int
+    tmp_path: Path, clock: ManualClock, properties: dict[str, Any], comes_ms: int
 ) -> None:
     async def test(timers: Timers) -> None:
         assert timers.put(**properties).ok
@@ -208,7 +208,7 @@ def test_messages_of_a_slot_keep_their_order(tmp_path: Path, clock: ManualClock)
     ],
 )
 def test_times_of_no_use_are_refused(
-    tmp_path: Path, clock: ManualClock, properties: dict[str, object], status: PutMessageStatus
+    tmp_path: Path, clock: ManualClock, properties: dict[str, Any], status: PutMessageStatus
 ) -> None:
     async def test(timers: Timers) -> None:
         assert timers.put(**properties).status is status
@@ -286,7 +286,7 @@ def test_what_is_far_away_is_rolled_and_comes_at_its_time(
         assert [(one.store_timestamp - START_MS) // 1000 for one in rolled] == rolled_s
         times = [str(number) for number in range(1, len(rolled_s) + 1)]
         assert [one.properties["TIMER_ROLL_TIMES"] for one in rolled] == times
-        assert timers.messages()[0].properties.get("TIMER_ROLL_TIMES") == (times or [None])[-1]
+        assert timers.messages()[0].properties.get("TIMER_ROLL_TIMES") == (times[-1] if times else None)
         assert timers.broker.timers.metrics.count("T") == 0
 
     run(tmp_path, clock, test, timerRollWindowSlot=10)

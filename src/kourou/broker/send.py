@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, ClassVar
 
 from kourou.broker.config import resolved
+from kourou.broker.groups import SubscriptionGroupConfig
 from kourou.broker.names import DLQ_PREFIX, RETRY_PREFIX, check_topic_name, is_send_forbidden
 from kourou.broker.stats import TopicStats
 from kourou.errors import BadMessageError, KourouError
@@ -28,7 +29,7 @@ from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import JSON, RemotingCommand, frame_head
 from kourou.remoting.connection import Answer, CallTimeoutError, Connection, ConnectionLostError
 from kourou.remoting.header import BadRequestError
-from kourou.remoting.headers import ConsumerSendMsgBack, ReplyMessage, SendMessage
+from kourou.remoting.headers import ReplyMessage, SendMessage
 from kourou.remoting.registration import PERM_READ, PERM_WRITE, TopicConfig
 from kourou.store.put import InnerMessage
 from kourou.store.status import PutMessageResult, PutMessageStatus
@@ -118,7 +119,6 @@ class MessageSender:
         RequestCode.SEND_MESSAGE: "send",
         RequestCode.SEND_MESSAGE_V2: "send_v2",
         RequestCode.SEND_BATCH_MESSAGE: "send_v2",
-        RequestCode.CONSUMER_SEND_MSG_BACK: "send_back",
         RequestCode.SEND_REPLY_MESSAGE: "reply",
         RequestCode.SEND_REPLY_MESSAGE_V2: "reply",
     }
@@ -139,8 +139,8 @@ class MessageSender:
     def configure(self) -> None:
         """Take what is needed of the configuration; again after it changed."""
         config = self._broker.config
-        self._store_host = pack_host(resolved(config.broker_ip1), config.listen_port)
-        self._host_text = self._store_host.hex().upper()
+        self.store_host = pack_host(resolved(config.broker_ip1), config.listen_port)
+        self._host_text = self.store_host.hex().upper()
         self._always_waits = config.store.sync_flush or config.store.broker_role.name == "SYNC_MASTER"
         added = {
             names.MSG_REGION: config.region_id,
@@ -205,12 +205,12 @@ class MessageSender:
         properties.update(self._added)
         raw += self._added_raw
         put = self._put_plain(
-            name, queue_id, body, raw, properties, sys_flag, born_timestamp, born_host, self._store_host
+            name, queue_id, body, raw, properties, sys_flag, born_timestamp, born_host, self.store_host
         )
         self._has_put()
         if put is None:
             message = InnerMessage.of_request(
-                name, queue_id, body, raw, properties, sys_flag, born_timestamp, born_host, self._store_host
+                name, queue_id, body, raw, properties, sys_flag, born_timestamp, born_host, self.store_host
             )
             return self._answer(request, message, self._put(message), queue_id)
         offset, queue_offset, size = put
@@ -237,13 +237,13 @@ class MessageSender:
         body = request.body
         assert body is not None
         put = self._put_plain_batch(
-            target.name, queue_id, body, sys_flag, born_timestamp, born_host, self._store_host
+            target.name, queue_id, body, sys_flag, born_timestamp, born_host, self.store_host
         )
         self._has_put()
         if put is None:
             message = InnerMessage.of_request(
                 target.name, queue_id, body, "", properties, sys_flag, born_timestamp, born_host,
-                self._store_host,
+                self.store_host,
             )  # fmt: skip
             return self._answer(request, message, self._put_many(message), queue_id)
         offsets, queue_offset, size = put
@@ -291,7 +291,7 @@ class MessageSender:
         message = InnerMessage(
             topic, queue_id, request.body, properties, flag=header.flag,
             sys_flag=header.sys_flag & ~sysflag.TRANSACTION_MASK | target.sys_flag,
-            born_timestamp=header.born_timestamp, born_host=connection.peer_host, store_host=self._store_host,
+            born_timestamp=header.born_timestamp, born_host=connection.peer_host, store_host=self.store_host,
             reconsume_times=header.reconsume_times,
         )  # fmt: skip
         if is_batch:
@@ -339,7 +339,7 @@ class MessageSender:
             )
         if known is None:
             known = self._create_topic(connection, header)
-        store_flag = sysflag.STORE_HOST_V6 if len(self._store_host) == 20 else 0
+        store_flag = sysflag.STORE_HOST_V6 if len(self.store_host) == 20 else 0
         is_batch = broker.topics.is_batch_topic(topic)
         target = _Target(known, is_batch, broker.stats.topic(topic), store_flag)
         if header.queue_id >= target.queues:
@@ -407,78 +407,12 @@ class MessageSender:
             raise SendRefusedError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group} {FAQ}"
             )
-        most = config.retry_max_times
-        if request.version >= V3_4_9 and header.max_reconsume_times is not None:
-            most = header.max_reconsume_times
+        most = most_retries(request, config, header.max_reconsume_times)
         # A group that holds locks consumes in order: what it gives up is not tried again behind its back.
         if header.reconsume_times <= most and not broker.locks.has_locks(group):
             return topic, queue_id
         properties[names.DELAY_TIME_LEVEL] = "-1"
-        return self._dead_letter_topic(group), random.randrange(DLQ_QUEUES)
-
-    def _dead_letter_topic(self, group: str) -> str:
-        topic = DLQ_PREFIX + group
-        self._broker.topics.create_for_send_back(topic, DLQ_QUEUES, PERM_READ | PERM_WRITE)
-        return topic
-
-    def send_back(self, connection: Connection, request: RemotingCommand) -> Answer:
-        """CONSUMER_SEND_MSG_BACK: a message that was not consumed comes again later, or lies dead."""
-        header = ConsumerSendMsgBack.read(request)
-        broker, group = self._broker, header.group
-        config = broker.groups.find(group)
-        if config is None:
-            raise SendRefusedError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group} {FAQ}"
-            )
-        if not broker.config.broker_permission & PERM_WRITE:
-            raise SendRefusedError(
-                ResponseCode.NO_PERMISSION,
-                f"the broker[{broker.config.broker_ip1}] sending message is forbidden",
-            )
-        if config.retry_queue_nums <= 0:
-            return request.response()
-        topic = RETRY_PREFIX + group
-        unit = UNIT_SUB_FLAG if header.unit_mode else 0
-        made = broker.topics.create_for_send_back(
-            topic, config.retry_queue_nums, PERM_READ | PERM_WRITE, unit
-        )
-        if made is None:
-            raise SendRefusedError(ResponseCode.SYSTEM_ERROR, f"topic[{topic}] not exist")
-        if not made.perm & PERM_WRITE:
-            raise SendRefusedError(
-                ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden"
-            )
-        found = broker.store.look_message(header.offset)
-        if found is None:
-            raise SendRefusedError(
-                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
-            )
-        queue_id = random.randrange(config.retry_queue_nums)
-        properties = dict(found.properties)
-        properties.setdefault(names.RETRY_TOPIC, found.topic)
-        properties[names.WAIT_STORE_MSG_OK] = "false"
-        most = config.retry_max_times
-        if request.version >= V3_4_9 and header.max_reconsume_times is not None:
-            most = header.max_reconsume_times
-        if found.reconsume_times >= most or header.delay_level < 0:
-            topic, queue_id = self._dead_letter_topic(group), random.randrange(DLQ_QUEUES)
-            properties[names.DELAY_TIME_LEVEL] = "0"
-            log.info("%s of %s goes to the dead letters of %s", found.offset_message_id, found.topic, group)
-        else:
-            properties[names.DELAY_TIME_LEVEL] = str(header.delay_level or 3 + found.reconsume_times)
-        properties[names.ORIGIN_MESSAGE_ID] = (
-            properties.get(names.ORIGIN_MESSAGE_ID) or found.offset_message_id
-        )
-        message = InnerMessage(
-            topic, queue_id, found.body, properties, flag=found.flag, sys_flag=found.sys_flag,
-            born_timestamp=found.born_timestamp, born_host=found.born_host, store_host=self._store_host,
-            reconsume_times=min(found.reconsume_times + 1, MAX_INT),
-        )  # fmt: skip
-        result = broker.put(message)
-        if result.status is not PUT_OK:
-            raise SendRefusedError(ResponseCode.SYSTEM_ERROR, f"{result.status.name}: {result.reason}")
-        broker.stats.group(properties[names.RETRY_TOPIC], group).send_backs += 1
-        return request.response()
+        return dead_letter_topic(broker, group), random.randrange(DLQ_QUEUES)
 
     # Request and reply
 
@@ -514,7 +448,7 @@ class MessageSender:
             message = InnerMessage(
                 header.topic, queue_id, body, properties, flag=header.flag,
                 born_timestamp=header.born_timestamp, born_host=connection.peer_host,
-                store_host=self._store_host, reconsume_times=header.reconsume_times,
+                store_host=self.store_host, reconsume_times=header.reconsume_times,
             )  # fmt: skip
             result = broker.put(message)
             if result.status in _STORED:
@@ -660,6 +594,18 @@ class MessageSender:
             assert text.count(hole) == 1
             text = text.replace(hole, place)
         return text
+
+
+def most_retries(request: RemotingCommand, config: SubscriptionGroupConfig, asked: int | None) -> int:
+    """How often a message may be tried again: as its group is set, or as its client says."""
+    return config.retry_max_times if asked is None or request.version < V3_4_9 else asked
+
+
+def dead_letter_topic(broker: Broker, group: str) -> str:
+    """The topic of what a group gave up."""
+    topic = DLQ_PREFIX + group
+    broker.topics.create_for_send_back(topic, DLQ_QUEUES, PERM_READ | PERM_WRITE)
+    return topic
 
 
 def _queue_of(config: TopicConfig, header: SendMessage) -> int:

@@ -1,0 +1,84 @@
+"""Messages that a consumer could not consume: they come again later, or lie dead."""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import TYPE_CHECKING
+
+from kourou.broker.names import RETRY_PREFIX
+from kourou.broker.send import (
+    DLQ_QUEUES,
+    FAQ,
+    MAX_INT,
+    UNIT_SUB_FLAG,
+    SendRefusedError,
+    dead_letter_topic,
+    most_retries,
+)
+from kourou.message import properties as names
+from kourou.remoting.codes import RequestCode, ResponseCode
+from kourou.remoting.command import RemotingCommand
+from kourou.remoting.connection import Connection
+from kourou.remoting.headers import ConsumerSendMsgBack
+from kourou.remoting.registration import PERM_READ, PERM_WRITE
+from kourou.store.put import InnerMessage
+from kourou.store.status import PutMessageStatus
+
+if TYPE_CHECKING:
+    from kourou.broker.server import Broker
+
+log = logging.getLogger(__name__)
+
+FIRST_LEVEL = 3  # the delay level of the first retry; each further one is a level later
+
+
+def send_back(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    """CONSUMER_SEND_MSG_BACK: have a message consumed again later, or keep it with the dead letters."""
+    header = ConsumerSendMsgBack.read(request)
+    group = header.group
+    config = broker.groups.find(group)
+    if config is None:
+        remark = f"subscription group not exist, {group} {FAQ}"
+        raise SendRefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    if not broker.config.broker_permission & PERM_WRITE:
+        remark = f"the broker[{broker.config.broker_ip1}] sending message is forbidden"
+        raise SendRefusedError(ResponseCode.NO_PERMISSION, remark)
+    if config.retry_queue_nums <= 0:
+        return request.response()
+    topic, read_write = RETRY_PREFIX + group, PERM_READ | PERM_WRITE
+    unit = UNIT_SUB_FLAG if header.unit_mode else 0
+    made = broker.topics.create_for_send_back(topic, config.retry_queue_nums, read_write, unit)
+    if not made.perm & PERM_WRITE:
+        remark = f"the topic[{topic}] sending message is forbidden"
+        raise SendRefusedError(ResponseCode.NO_PERMISSION, remark)
+    found = broker.store.look_message(header.offset)
+    if found is None:
+        remark = f"look message by offset failed, {header.offset}"
+        raise SendRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+    queue_id = random.randrange(config.retry_queue_nums)
+    properties = dict(found.properties)
+    properties.setdefault(names.RETRY_TOPIC, found.topic)
+    properties[names.WAIT_STORE_MSG_OK] = "false"
+    most = most_retries(request, config, header.max_reconsume_times)
+    if found.reconsume_times >= most or header.delay_level < 0:
+        topic, queue_id = dead_letter_topic(broker, group), random.randrange(DLQ_QUEUES)
+        properties[names.DELAY_TIME_LEVEL] = "0"
+        log.info("%s of %s goes to the dead letters of %s", found.offset_message_id, found.topic, group)
+    else:
+        properties[names.DELAY_TIME_LEVEL] = str(header.delay_level or FIRST_LEVEL + found.reconsume_times)
+    origin = properties.get(names.ORIGIN_MESSAGE_ID) or found.offset_message_id
+    properties[names.ORIGIN_MESSAGE_ID] = origin
+    message = InnerMessage(
+        topic, queue_id, found.body, properties, flag=found.flag, sys_flag=found.sys_flag,
+        born_timestamp=found.born_timestamp, born_host=found.born_host, store_host=broker.sender.store_host,
+        reconsume_times=min(found.reconsume_times + 1, MAX_INT),
+    )  # fmt: skip
+    result = broker.put(message)
+    if result.status is not PutMessageStatus.PUT_OK:
+        raise SendRefusedError(ResponseCode.SYSTEM_ERROR, f"{result.status.name}: {result.reason}")
+    broker.stats.group(properties[names.RETRY_TOPIC], group).send_backs += 1
+    return request.response()
+
+
+HANDLERS = {RequestCode.CONSUMER_SEND_MSG_BACK: send_back}
