@@ -382,6 +382,12 @@ class IndexService:
         if len(pending) >= MAX_PENDING_KEYS * KEY_WIDTH:
             self.try_write_pending()
 
+    def add_flat(self, keys: KeyList) -> None:
+        """Take keys that are in the form they wait in: prefix, text, offset, time of each. Hot."""
+        self._pending += keys
+        if len(self._pending) >= MAX_PENDING_KEYS * KEY_WIDTH:
+            self.try_write_pending()
+
     def add_message(self, topic: str, properties: dict[str, str], offset: int, timestamp: int) -> None:
         """Take the keys of a message as its properties name them."""
         self.add(

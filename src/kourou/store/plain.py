@@ -16,6 +16,7 @@ from kourou.message.codec import HEADER_SIZES, HEADERS
 from kourou.message.properties import decode_properties, tags_code
 from kourou.store.commit_log import END_FILE_MIN_BLANK, MAX_PROPERTIES
 from kourou.store.consume_queue import ENTRY, ConsumeQueue
+from kourou.store.index_file import KeyList
 from kourou.store.mapped_file import MappedFile
 from kourou.store.put import MessagePutter, TopicForm
 
@@ -31,6 +32,7 @@ class PlainPutter:
         self._files = putter.commit_log.files
         self._queues = putter.queues
         self._index_add = putter.index.add
+        self._index_add_flat = putter.index.add_flat
         self._dispatcher = putter.dispatcher
         self._clock = putter.clock
         self._stats = putter.stats
@@ -149,7 +151,7 @@ class PlainPutter:
         kind = sys_flag >> 4 & 3
         overhead = HEADER_SIZES[kind] + topic.overhead
         pack, unpack_head, unpack_short = HEADERS[kind].pack, _BATCH_HEAD.unpack_from, _SHORT.unpack_from
-        magic, topic_bytes, prefixes = topic.magic, topic.field, topic.key_prefixes
+        magic, topic_bytes, pack_entry = topic.magic, topic.field, ENTRY.pack
         first = queue_offset = queue.next_offset
         start = file.wrote
         offset = file.base + start
@@ -157,10 +159,11 @@ class PlainPutter:
         view = memoryview(body)
         at, end = 0, len(view)
         offsets: list[int] = []
-        keys: list[tuple[tuple[int, int], str | None, str | None, str | None, int, int]] = []
+        keys: KeyList = []
+        prefix, tag_prefix = topic.key_prefixes
         pieces: list[bytes | memoryview] = []
         entries: list[bytes] = []
-        codes: set[int] = set()
+        codes: list[int] = []  # of messages with tags
         try:
             while at < end:
                 message_size, _, _, flag, body_length = unpack_head(view, at)
@@ -173,21 +176,36 @@ class PlainPutter:
                 text = str(view[body_end + 2 : following], "utf-8", "replace")
                 if "INNER_" in text:
                     return None
-                get = decode_properties(text).get
                 content = view[body_at:body_end]
                 size = overhead + body_length + raw_length
-                tags = get("TAGS")
-                code = tags_code(tags)
+                code = 0
+                end_of_id = text.find("\x02", 9)
+                if (
+                    end_of_id > 9
+                    and text[:9] == "UNIQ_KEY\x01"
+                    and "KEYS\x01" not in text
+                    and "TAGS\x01" not in text
+                    and text.find("UNIQ_KEY\x01", end_of_id) < 0
+                ):
+                    keys += prefix, text[9:end_of_id], offset, timestamp
+                elif text:
+                    get = decode_properties(text).get
+                    tags = get("TAGS")
+                    if tags:
+                        code = tags_code(tags)
+                        codes.append(code)
+                        keys += tag_prefix, tags, offset, timestamp
+                    for key in (get("UNIQ_KEY"), *get("KEYS", "").split(" ")):
+                        if key:
+                            keys += prefix, key, offset, timestamp
                 head = pack(
                     size, magic, crc32(content) & 0x7FFFFFFF, queue_id, flag, queue_offset, offset, sys_flag,
                     born_timestamp, born_host, timestamp, store_host, 0, 0, body_length,
                 )  # fmt: skip
                 # The length of the properties and they themselves stand in the batch as in the record.
                 pieces += head, content, topic_bytes, view[body_end:following]
-                entries.append(ENTRY.pack(offset, size, code))
-                keys.append((prefixes, get("UNIQ_KEY"), get("KEYS"), tags, offset, timestamp))
+                entries.append(pack_entry(offset, size, code))
                 offsets.append(offset)
-                codes.add(code)
                 offset += size
                 queue_offset += 1
                 at = following
@@ -212,11 +230,9 @@ class PlainPutter:
         dispatcher.checkpoint.dispatched_physical_offset = offsets[-1]
         dispatcher.dispatched_offset = offset
         if self._indexing:
-            add = self._index_add
-            for key in keys:
-                add(*key)
+            self._index_add_flat(keys)
         if dispatcher.on_arrive is not None:
-            for code in codes:
+            for code in {*codes, 0} if len(codes) < len(offsets) else set(codes):
                 dispatcher.on_arrive(topic_name, queue_id, queue_offset, code, timestamp, None)
         topic.puts.count += len(offsets)
         topic.puts.size_bytes += log_end - start
