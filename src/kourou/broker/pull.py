@@ -18,11 +18,12 @@ from kourou.broker.sql92 import BadExpressionError
 from kourou.broker.subscription import BadSubscriptionError, SubscriptionData
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import JSON, RESPONSE_FLAG, VERSION, RemotingCommand, frame_head
-from kourou.remoting.connection import Answer, Connection, Pieces
+from kourou.remoting.connection import Answer, Connection
 from kourou.remoting.header import BadRequestError
 from kourou.remoting.headers import PullMessage
 from kourou.remoting.registration import PERM_READ, TopicConfig
 from kourou.store.config import BrokerRole
+from kourou.store.reads import take_all
 from kourou.store.status import GetMessageResult, GetMessageStatus
 
 if TYPE_CHECKING:
@@ -162,7 +163,8 @@ class MessagePuller:
             low, high = max(store.min_offset(topic, queue_id), 0), store.max_offset(topic, queue_id)
             result = GetMessageResult(GetMessageStatus.OFFSET_RESET, reset_to, low, high)
         else:
-            result = store.get_message(topic, queue_id, offset, count, message_filter=message_filter)
+            taken = None if message_filter is not None else take_all(store, topic, queue_id, offset, count)
+            result = taken or store.get_message(topic, queue_id, offset, count, message_filter=message_filter)
         if may_hold and sys_flag & COMMIT_OFFSET_FLAG:
             offsets.commit(connection.peer, group, topic, queue_id, commit_offset)
         following = result.next_begin_offset
@@ -181,8 +183,10 @@ class MessagePuller:
             access.group.group_sys_flag, result.max_offset, result.min_offset, following, suggested,
             access.topic.topic_sys_flag, request.opaque,
         )  # fmt: skip
-        pieces: Pieces = [frame_head(JSON, text, result.buffer_total_size), *result.blocks]
-        return pieces if result.buffer_total_size >= PIECES_FROM_BYTES else b"".join(pieces)
+        head, blocks = frame_head(JSON, text, result.buffer_total_size), result.blocks
+        if result.buffer_total_size < PIECES_FROM_BYTES:
+            return head + blocks[0] if len(blocks) == 1 else b"".join((head, *blocks))
+        return [head, *blocks]
 
     def _answer_other(
         self,

@@ -93,8 +93,7 @@ def _get_plain(
     config, commit_log = store.config, store.commit_log
     result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, offset)
     records = result.records
-    queue_offsets: list[int] = []
-    result.queue_offsets = queue_offsets
+    queue_offsets = result.queue_offsets
     log_end = commit_log.max_offset
     entry_limit = max(config.max_filter_message_size, max_count * ENTRY_SIZE) // ENTRY_SIZE
     following, total, last_offset, skip_below = offset, 0, 0, -1
@@ -148,6 +147,19 @@ def _get_plain(
     return result
 
 
+def take_all(
+    store: MessageStore, topic: str, queue_id: int, offset: int, max_count: int
+) -> GetMessageResult | None:
+    """What `get_message` gives to a pull without a filter, where that is easily told; None elsewhere. Hot."""
+    try:
+        queue = store.queues.table[topic][queue_id]
+    except KeyError:
+        return None
+    if queue.__class__ is not ConsumeQueue or queue.ext is not None:
+        return None
+    return _take_all(store, queue, offset, max_count, MAX_PULL_SIZE)
+
+
 def _take_all(
     store: MessageStore, queue: ConsumeQueue, offset: int, max_count: int, max_size: int
 ) -> GetMessageResult | None:
@@ -178,7 +190,6 @@ def _take_all(
     result = GetMessageResult(GetMessageStatus.FOUND, offset + count, low, offset + available)
     result.view = file.view
     result.places = (tuple([place - base for place in offsets]) if base else offsets, sizes)
-    result.queue_offsets = list(range(offset, offset + count))
     result.message_count = count
     result.buffer_total_size = total
     store.stats.get_found += 1
@@ -200,8 +211,7 @@ def _get_filtered(
     log_end = commit_log.max_offset
     byte_limit = max(config.max_filter_message_size, max_count * queue.unit_size)
     following, last_offset, skip_below, seen = offset, 0, -1, False
-    queue_offsets: list[int] = []
-    result.queue_offsets = queue_offsets
+    queue_offsets = result.queue_offsets
     for entry in queue.iterate(offset):
         seen = True
         if (entry.queue_offset - offset) * queue.unit_size >= byte_limit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -103,6 +103,7 @@ class GetMessageResult:
     """Records found for a pull: slices of the log, not copies. Hot: one is made for each pull."""
 
     __slots__ = (
+        "_queue_offsets",
         "_records",
         "buffer_total_size",
         "filter_message_count",
@@ -111,7 +112,6 @@ class GetMessageResult:
         "min_offset",
         "next_begin_offset",
         "places",
-        "queue_offsets",
         "status",
         "suggest_pulling_from_slave",
         "view",
@@ -127,11 +127,19 @@ class GetMessageResult:
         self._records: list[memoryview] | None = None
         self.view: memoryview | None = None  # with places: the log file that they are in
         self.places: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # positions and sizes in it
-        self.queue_offsets: Sequence[int] = ()
+        self._queue_offsets: list[int] | None = None
         self.message_count = 0
         self.buffer_total_size = 0
         self.suggest_pulling_from_slave = False
         self.filter_message_count = 0
+
+    @property
+    def queue_offsets(self) -> list[int]:
+        """The queue offsets of the records."""
+        if self._queue_offsets is None:
+            first = self.next_begin_offset - self.message_count
+            self._queue_offsets = list(range(first, self.next_begin_offset)) if self.places else []
+        return self._queue_offsets
 
     @property
     def records(self) -> list[memoryview]:
