@@ -291,7 +291,7 @@ def test_a_broker_is_told_of_another_lowest_id(tmp_path):
             assert caller.call(RemotingCommand(RequestCode.REGISTER_BROKER, who)).code == 0
         connection, _ = broker.accept()
         with connection, connection.makefile("rb") as stream:
-            notice = decode(stream.read()[4:])
+            notice = decode(stream.read(int.from_bytes(stream.read(4), "big")))
 
     assert notice.code == RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE
     assert notice.is_oneway
