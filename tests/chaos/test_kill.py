@@ -1,7 +1,7 @@
 """A broker that is killed (SIGKILL) again and again in the middle of delays, transactions and retries.
 
-What was acknowledged is there in the end; what was committed is seen, what was rolled back never is. KILL_ROUNDS
-says how often it is killed.
+What was acknowledged is there in the end; what was committed is seen, what was rolled back never is.
+KILL_ROUNDS says how often it is killed.
 """
 
 from __future__ import annotations
