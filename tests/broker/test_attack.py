@@ -26,6 +26,7 @@ from kourou.remoting.command import JSON, ROCKETMQ, RemotingCommand
 from kourou.remoting.header import Header
 from kourou.store.offline import StoreDirectory
 from kourou.store.offline.check import check
+from kourou.store.offline.findings import Severity
 from support.broker import (
     SUBSCRIPTION,
     SUSPEND,
@@ -142,7 +143,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with StoreDirectory.open(directory / "store") as store:
         report = check(store)
     assert report.records > 0
-    assert report.faults == 0, report.findings
+    # One of the attacks may delete a topic, whose records stay in the log.
+    faults = [found for found in report.findings if found.severity is Severity.FAULT]
+    assert [found for found in faults if found.kind != "missing-queue"] == []
 
 
 @pytest.fixture(scope="module")
