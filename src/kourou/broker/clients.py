@@ -16,10 +16,10 @@ from kourou.broker.groups import SubscriptionGroups
 from kourou.broker.heartbeat import BROADCASTING, CONSUME_ACTIVELY, ConsumerData, Heartbeat
 from kourou.broker.names import retry_topic
 from kourou.broker.subscription import SubscriptionData
-from kourou.broker.topics import UNIT_SUB_FLAG, TopicTable
+from kourou.broker.topics import TopicTable
 from kourou.clock import Clock
 from kourou.remoting.connection import Connection
-from kourou.remoting.registration import PERM_READ, PERM_WRITE
+from kourou.remoting.registration import PERM_READ, PERM_WRITE, UNIT_SUB_FLAG
 
 log = logging.getLogger(__name__)
 

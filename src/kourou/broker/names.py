@@ -57,7 +57,6 @@ NOT_ALLOWED_SEND_TOPICS = frozenset(
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
-LMQ_PREFIX = "%LMQ%"
 
 # Groups of the broker and of tools
 TOOLS_GROUP = "TOOLS_CONSUMER"
@@ -117,11 +116,6 @@ def _check_characters(kind: str, name: str) -> str | None:
 def is_send_forbidden(topic: str) -> bool:
     """Whether clients may not send to a topic, whatever its permissions."""
     return topic in NOT_ALLOWED_SEND_TOPICS
-
-
-def is_lmq(name: str) -> bool:
-    """Whether a topic or a group is one of the light queues."""
-    return name.startswith(LMQ_PREFIX)
 
 
 def is_system_group(group: str) -> bool:

@@ -18,10 +18,10 @@ from typing import Any
 import orjson
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.names import LMQ_PREFIX
 from kourou.broker.versions import next_version
 from kourou.clock import Clock
 from kourou.remoting.registration import DataVersion
+from kourou.store.queue_store import LMQ_PREFIX
 
 log = logging.getLogger(__name__)
 

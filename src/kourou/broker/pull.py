@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 from kourou.broker.filters import AnyFilter, filter_of
 from kourou.broker.sql92 import BadExpressionError
 from kourou.broker.subscription import BadSubscriptionError, SubscriptionData
-from kourou.remoting.codes import RequestCode, ResponseCode
+from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.command import JSON, RESPONSE_FLAG, VERSION, RemotingCommand, frame_head
 from kourou.remoting.connection import Answer, Connection
 from kourou.remoting.header import BadRequestError
@@ -42,7 +42,6 @@ MAX_OFFSET = (1 << 63) - 1
 MAX_ACCESSES = 100_000
 PIECES_FROM_BYTES = 64 * 1024  # from here on, handing over slices of the log is cheaper than copying them
 COMPENSATE_S = 60.0  # subscriptions of pulls are forgotten after ten minutes
-FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 FOUND = GetMessageStatus.FOUND
 _CODES = {
@@ -265,13 +264,13 @@ class MessagePuller:
             return _forbidden(request, _BY_BROKER, remark)
         group = broker.groups.find(group_name)
         if group is None:
-            remark = f"subscription group [{group_name}] does not exist, {FAQ}"
+            remark = f"subscription group [{group_name}] does not exist, {ADVICE}"
             return request.response(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, {}, remark=remark)
         if not group.consume_enable:
             return _forbidden(request, _BY_GROUP, f"subscription group no permission, {group_name}")
         topic = broker.topics.get(topic_name)
         if topic is None:
-            remark = f"topic[{topic_name}] not exist, apply first please! {FAQ}"
+            remark = f"topic[{topic_name}] not exist, apply first please! {ADVICE}"
             return request.response(ResponseCode.TOPIC_NOT_EXIST, {}, remark=remark)
         if not topic.perm & PERM_READ:
             return _forbidden(request, _BY_TOPIC, f"the topic[{topic_name}] pulling message is forbidden")
@@ -310,7 +309,7 @@ class MessagePuller:
         name = access.group.group_name
         group = self._broker.consumers.get(name)
         if group is None:
-            remark = f"the consumer's group info not exist{FAQ}"
+            remark = f"the consumer's group info not exist{ADVICE}"
             return request.response(ResponseCode.SUBSCRIPTION_NOT_EXIST, {}, remark=remark)
         if not access.group.consume_broadcast_enable and group.is_broadcasting:
             remark = f"the consumer group[{name}] can not consume by broadcast way"
@@ -321,7 +320,7 @@ class MessagePuller:
             return _forbidden(request, _BY_SUBSCRIPTION, remark)
         subscription = group.subscriptions.get(topic)
         if subscription is None:
-            remark = f"the consumer's subscription not exist{FAQ}"
+            remark = f"the consumer's subscription not exist{ADVICE}"
             return request.response(ResponseCode.SUBSCRIPTION_NOT_EXIST, {}, remark=remark)
         if subscription.sub_version < sub_version:
             remark = "the consumer's subscription not latest"

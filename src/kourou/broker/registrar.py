@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kourou.errors import KourouError
@@ -66,7 +67,7 @@ class Registrar:
             return
         permission = self._broker.config.broker_permission
         if permission & (PERM_READ | PERM_WRITE) != PERM_READ | PERM_WRITE:
-            topics = {name: _restricted(topic, permission) for name, topic in topics.items()}
+            topics = {name: replace(topic, perm=topic.perm & permission) for name, topic in topics.items()}
         registration = Registration(self._broker.topics.data_version, topics, filter_servers=[])
         body = encode_registration(registration, compressed=self._broker.config.compressed_register)
         await asyncio.gather(*(self._register_at(server, body) for server in servers))
@@ -128,10 +129,3 @@ class Registrar:
             "brokerName": config.broker_name,
             "clusterName": config.broker_cluster_name,
         }
-
-
-def _restricted(topic: TopicConfig, permission: int) -> TopicConfig:
-    """A topic of a broker that does not take or give messages."""
-    values = topic.to_json()
-    values["perm"] = topic.perm & permission
-    return TopicConfig.from_json(values)

@@ -25,12 +25,12 @@ from kourou.message.host import pack_host
 from kourou.message.ids import UniqueIdGenerator
 from kourou.message.properties import decode_properties, encode_properties
 from kourou.message.recall import RecallHandle
-from kourou.remoting.codes import RequestCode, ResponseCode
+from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.command import JSON, RemotingCommand, frame_head
 from kourou.remoting.connection import Answer, CallTimeoutError, Connection, ConnectionLostError
 from kourou.remoting.header import BadRequestError
 from kourou.remoting.headers import ReplyMessage, SendMessage
-from kourou.remoting.registration import PERM_READ, PERM_WRITE, TopicConfig
+from kourou.remoting.registration import PERM_READ, PERM_WRITE, UNIT_FLAG, UNIT_SUB_FLAG, TopicConfig
 from kourou.store.put import InnerMessage
 from kourou.store.status import PutMessageResult, PutMessageStatus
 
@@ -40,13 +40,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DLQ_QUEUES = 1
-UNIT_FLAG, UNIT_SUB_FLAG = 1, 2  # of a topic's sysFlag
 V3_4_9 = 121  # clients since then say themselves how often a message may be retried
 
 MAX_INT = 0x7FFFFFFF
 _MAX_INT_DIGITS = 9
 _INTS = ("default_topic_queue_nums", "queue_id", "sys_flag", "flag", "reconsume_times", "max_reconsume_times")
-FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
 
 PUT_OK = PutMessageStatus.PUT_OK
@@ -363,7 +361,7 @@ class MessageSender:
             made = topics.create_for_send_back(topic, 1, PERM_READ | PERM_WRITE, unit)
         if made is None:
             raise SendRefusedError(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!{FAQ}"
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!{ADVICE}"
             )
         return made
 
@@ -405,7 +403,7 @@ class MessageSender:
         config = broker.groups.find(group)
         if config is None:
             raise SendRefusedError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group} {FAQ}"
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group} {ADVICE}"
             )
         most = most_retries(request, config, header.max_reconsume_times)
         # A group that holds locks consumes in order: what it gives up is not tried again behind its back.

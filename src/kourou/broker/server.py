@@ -296,6 +296,14 @@ class Broker:
         self.puller.configure()
         self._spawn(self.settle("subscriptionGroup.json"))
 
+    def answer_settled(self, connection: Connection, request: RemotingCommand, file: str) -> None:
+        """Answer a request when what it changed is on the disk and, of topics, at the name servers."""
+        self.answer_later(connection, request, self._settled(request, file))
+
+    async def _settled(self, request: RemotingCommand, file: str) -> RemotingCommand:
+        await self.settle(file)
+        return request.response()
+
     async def settle(self, file: str) -> None:
         """Have a change on the disk and, of topics, at the name servers."""
         await self.save(file)

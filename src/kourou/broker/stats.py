@@ -19,8 +19,8 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.names import LMQ_PREFIX, is_lmq
 from kourou.clock import Clock
+from kourou.store.queue_store import LMQ_PREFIX, is_lmq
 
 
 class _Span(NamedTuple):

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
-from kourou.broker.names import SYSTEM_TOPIC_PREFIX, is_lmq
+from kourou.broker.names import SYSTEM_TOPIC_PREFIX
 from kourou.broker.versions import next_version
 from kourou.clock import Clock
 from kourou.message import java_hash
 from kourou.remoting import lenient_json
 from kourou.remoting.registration import DataVersion
+from kourou.store.queue_store import is_lmq
 
 
 class TimerMetrics:

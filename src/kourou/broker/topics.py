@@ -16,15 +16,21 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.versions import next_version, page_of
 from kourou.clock import Clock
 from kourou.remoting import lenient_json
-from kourou.remoting.registration import PERM_INHERIT, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
+from kourou.remoting.registration import (
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    UNIT_FLAG,
+    UNIT_SUB_FLAG,
+    DataVersion,
+    TopicConfig,
+)
 
 log = logging.getLogger(__name__)
 
 FILE_NAME = "topics.json"
 
 # topicSysFlag
-UNIT_FLAG = 1
-UNIT_SUB_FLAG = 2
 
 _SCHEDULE_QUEUES = 18  # one for each of Java's delay levels
 _READ_WRITE = PERM_READ | PERM_WRITE

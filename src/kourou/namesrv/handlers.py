@@ -14,17 +14,18 @@ from typing import Any
 import orjson
 
 from kourou.clock import Clock
-from kourou.errors import ConfigError, KourouError
+from kourou.errors import ConfigError
 from kourou.files import write_atomically
 from kourou.namesrv.config import NameServerConfig
 from kourou.namesrv.kv import ORDER_TOPIC_CONFIG, KvConfig
-from kourou.namesrv.routes import UNIT_FLAG, UNIT_SUB_FLAG, BrokerIdentity, QueueData, RouteTable
+from kourou.namesrv.routes import BrokerIdentity, QueueData, RouteTable
 from kourou.properties_file import parse_properties
 from kourou.remoting import lenient_json
-from kourou.remoting.codes import RequestCode, ResponseCode
+from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection, Handler
-from kourou.remoting.registration import V4_9_4, DataVersion, decode_registration
+from kourou.remoting.header import BadRequestError
+from kourou.remoting.registration import UNIT_FLAG, UNIT_SUB_FLAG, V4_9_4, DataVersion, decode_registration
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,6 @@ ZONE_NAME = "__ZONE_NAME"
 ZONE_MODE = "__ZONE_MODE"
 
 _QUEUE_NUMBERS = ("readQueueNums", "writeQueueNums", "perm", "topicSysFlag")
-_ADVICE = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,6 @@ class Context:
     kv: KvConfig
     clock: Clock
     started_ms: int
-
-
-class BadRequestError(KourouError):
-    """A request without a field that it must have, or with one of no use."""
 
 
 def make_handlers(context: Context) -> dict[int, Handler]:
@@ -161,7 +157,7 @@ def get_route_info_by_topic(
     if route is None:
         return request.response(
             ResponseCode.TOPIC_NOT_EXIST,
-            remark=f"No topic route info in name server for the topic: {topic}{_ADVICE}",
+            remark=f"No topic route info in name server for the topic: {topic}{ADVICE}",
         )
     if config.order_message_enable:
         order = context.kv.get(ORDER_TOPIC_CONFIG, topic)

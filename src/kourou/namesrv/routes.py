@@ -17,16 +17,19 @@ from typing import Any, Protocol
 
 from kourou.clock import Clock
 from kourou.namesrv.config import NameServerConfig
-from kourou.remoting.registration import PERM_READ, PERM_WRITE, DataVersion, Registration, TopicConfig
+from kourou.remoting.registration import (
+    PERM_READ,
+    PERM_WRITE,
+    DataVersion,
+    Registration,
+    TopicConfig,
+)
 
 log = logging.getLogger(__name__)
 
 MASTER_ID = 0
 EXPIRY_MS = 120_000  # for brokers that name no heartbeat time-out of their own
 SYNC_BROKER_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
-
-UNIT_FLAG = 1
-UNIT_SUB_FLAG = 2
 
 
 class Closable(Protocol):

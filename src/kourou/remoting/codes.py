@@ -245,3 +245,7 @@ class ResponseCode(IntEnum):
     LITE_SUBSCRIPTION_QUOTA_EXCEEDED = 2018
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002
+
+
+# What a server adds to the remark of an answer that users can do something about, in Java's words.
+ADVICE = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."

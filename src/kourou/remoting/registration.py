@@ -37,6 +37,10 @@ MAX_INFLATED_BYTES = 128 * 1024 * 1024
 PERM_INHERIT = 1
 PERM_WRITE = 2
 PERM_READ = 4
+UNIT_FLAG, UNIT_SUB_FLAG = (
+    1,
+    2,
+)  # of a topic's sysFlag: it belongs to a unit; consumers of units subscribe to it
 SINGLE_TAG = "SINGLE_TAG"
 
 

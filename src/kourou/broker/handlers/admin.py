@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from kourou.broker.bodies import read_body, read_text
 from kourou.broker.config import BrokerConfig
 from kourou.broker.heartbeat import BROADCASTING, CLUSTERING
-from kourou.broker.names import is_lmq
 from kourou.broker.versions import next_version
 from kourou.errors import KourouError
 from kourou.files import write_atomically
@@ -24,6 +23,7 @@ from kourou.remoting.header import BadRequestError
 from kourou.remoting.headers import NotifyMinBrokerIdChange
 from kourou.remoting.lenient_json import MessageQueue
 from kourou.remoting.registration import PERM_READ
+from kourou.store.queue_store import is_lmq
 
 if TYPE_CHECKING:
     from kourou.broker.server import Broker

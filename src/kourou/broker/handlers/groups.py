@@ -46,13 +46,8 @@ def _create(
         if mistake is not None:
             return request.response(ResponseCode.INVALID_PARAMETER, remark=mistake)
     broker.groups.update_all(groups)
-    broker.answer_later(connection, request, _settled(broker, request))
+    broker.answer_settled(connection, request, FILE)
     return None
-
-
-async def _settled(broker: Broker, request: RemotingCommand) -> RemotingCommand:
-    await broker.settle(FILE)
-    return request.response()
 
 
 def delete_group(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
@@ -62,7 +57,7 @@ def delete_group(broker: Broker, connection: Connection, request: RemotingComman
     if header.clean_offset:
         broker.offsets.remove_group(header.group_name)
     broker.stats.forget_group(header.group_name)
-    broker.answer_later(connection, request, _settled(broker, request))
+    broker.answer_settled(connection, request, FILE)
     return None
 
 

@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING
 from kourou.broker.names import RETRY_PREFIX
 from kourou.broker.send import (
     DLQ_QUEUES,
-    FAQ,
     MAX_INT,
-    UNIT_SUB_FLAG,
     SendRefusedError,
     dead_letter_topic,
     most_retries,
 )
 from kourou.message import properties as names
-from kourou.remoting.codes import RequestCode, ResponseCode
+from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
 from kourou.remoting.headers import ConsumerSendMsgBack
-from kourou.remoting.registration import PERM_READ, PERM_WRITE
+from kourou.remoting.registration import PERM_READ, PERM_WRITE, UNIT_SUB_FLAG
 from kourou.store.put import InnerMessage
 from kourou.store.status import PutMessageStatus
 
@@ -39,7 +37,7 @@ def send_back(broker: Broker, connection: Connection, request: RemotingCommand) 
     group = header.group
     config = broker.groups.find(group)
     if config is None:
-        remark = f"subscription group not exist, {group} {FAQ}"
+        remark = f"subscription group not exist, {group} {ADVICE}"
         raise SendRefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     if not broker.config.broker_permission & PERM_WRITE:
         remark = f"the broker[{broker.config.broker_ip1}] sending message is forbidden"

@@ -66,7 +66,7 @@ def _create(
     if all(topic == broker.topics.get(topic.name) for topic in topics):
         return request.response()
     broker.topics.update_all(topics)
-    broker.answer_later(connection, request, _settled(broker, request))
+    broker.answer_settled(connection, request, "topics.json")
     return None
 
 
@@ -78,12 +78,6 @@ def _conflict(broker: Broker, topic: str) -> str | None:
 
 def _may_mix(broker: Broker) -> bool:
     return broker.config.others.get("enableMixedMessageType", "").lower() == "true"
-
-
-async def _settled(broker: Broker, request: RemotingCommand) -> RemotingCommand:
-    """An answer that is given when a change is on the disk and at the name servers."""
-    await broker.settle("topics.json")
-    return request.response()
 
 
 def delete_topic(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
@@ -106,7 +100,7 @@ def delete_topic(broker: Broker, connection: Connection, request: RemotingComman
         broker.stats.forget_topic(name)
         broker.timers.metrics.forget(name)
     broker.store.delete_topics(gone)
-    broker.answer_later(connection, request, _settled(broker, request))
+    broker.answer_settled(connection, request, "topics.json")
     return None
 
 
