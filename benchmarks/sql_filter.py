@@ -10,7 +10,7 @@ import time
 from benchmarks.broker_processes import RUN_JAVA, CannotRunError
 from benchmarks.common import QUEUES, TOPIC, Row, best_of, open_store, scratch
 from kourou.broker.filters import filter_of
-from kourou.broker.subscription import SQL92, SubscriptionData
+from kourou.remoting.subscription import SQL92, SubscriptionData
 from kourou.message import UniqueIdGenerator
 from kourou.store import InnerMessage, MessageStore
 

@@ -10,13 +10,13 @@ import pytest
 from kourou.broker.clients import Clients
 from kourou.broker.config import BrokerConfig
 from kourou.broker.groups import SubscriptionGroupConfig, SubscriptionGroups
-from kourou.broker.heartbeat import ConsumerData, Heartbeat, read_heartbeat
-from kourou.broker.subscription import BadSubscriptionError, SubscriptionData
 from kourou.broker.topics import TopicTable
 from kourou.message import java_hash
 from kourou.remoting.connection import Connection
 from kourou.remoting.header import BadRequestError
+from kourou.remoting.heartbeat import ConsumerData, Heartbeat, read_heartbeat
 from kourou.remoting.registration import TopicConfig
+from kourou.remoting.subscription import BadSubscriptionError, SubscriptionData
 from support.store import START_MS, ManualClock
 
 

@@ -9,7 +9,7 @@ import pytest
 from kourou.broker.bloom import BloomFilter
 from kourou.broker.filter_data import DEAD_BEFORE_LOAD_MS, FILE_NAME, ConsumerFilters, FilterData
 from kourou.broker.state_file import StateDamagedError, StateFile
-from kourou.broker.subscription import SQL92, SubscriptionData
+from kourou.remoting.subscription import SQL92, SubscriptionData
 from kourou.store.dispatch import DispatchRequest
 from support.store import START_MS, ManualClock
 

@@ -17,7 +17,7 @@ from kourou.broker.filters import (
     group_of_retry_topic,
 )
 from kourou.broker.sql92 import BadExpressionError
-from kourou.broker.subscription import SQL92, BadSubscriptionError, SubscriptionData
+from kourou.remoting.subscription import SQL92, BadSubscriptionError, SubscriptionData
 from kourou.store import InnerMessage
 from kourou.store.consume_queue_ext import ExtUnit
 from kourou.store.status import GetMessageStatus

@@ -59,7 +59,7 @@ def kourou_broker(
     """`kourou broker` on a free port, known at the name server; it must end well."""
     conf = write_broker_conf(directory, namesrv_port, more or {})
     with kourou("broker", "-c", str(conf)) as server:
-        wait_until_registered(namesrv_port, server.process)
+        wait_until_registered(namesrv_port, server.process, read_conf(conf)["brokerName"])
         yield server
 
 
@@ -81,7 +81,7 @@ def java_broker(
     """The real broker, known at the name server."""
     conf = write_broker_conf(directory, namesrv_port, more or {})
     with _java("broker", conf, directory) as process:
-        wait_until_registered(namesrv_port, process)
+        wait_until_registered(namesrv_port, process, read_conf(conf)["brokerName"])
         yield Server(int(read_conf(conf)["listenPort"]), process)
 
 
@@ -204,8 +204,10 @@ def broker_names(namesrv_port: int) -> list[str]:
     return list(lenient_json.loads(answer.body)["brokerAddrTable"])
 
 
-def wait_until_registered(namesrv_port: int, process: subprocess.Popen[Any]) -> None:
-    wait_until(lambda: "broker-a" in broker_names(namesrv_port), process)
+def wait_until_registered(
+    namesrv_port: int, process: subprocess.Popen[Any], broker_name: str = "broker-a"
+) -> None:
+    wait_until(lambda: broker_name in broker_names(namesrv_port), process)
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[Any]) -> None:

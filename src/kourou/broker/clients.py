@@ -13,13 +13,13 @@ from typing import Any
 
 from kourou.broker.config import BrokerConfig
 from kourou.broker.groups import SubscriptionGroups
-from kourou.broker.heartbeat import BROADCASTING, CONSUME_ACTIVELY, ConsumerData, Heartbeat
 from kourou.broker.names import retry_topic
-from kourou.broker.subscription import SubscriptionData
 from kourou.broker.topics import TopicTable
 from kourou.clock import Clock
 from kourou.remoting.connection import Connection
+from kourou.remoting.heartbeat import BROADCASTING, CONSUME_ACTIVELY, ConsumerData, Heartbeat
 from kourou.remoting.registration import PERM_READ, PERM_WRITE, UNIT_SUB_FLAG
+from kourou.remoting.subscription import SubscriptionData
 
 log = logging.getLogger(__name__)
 

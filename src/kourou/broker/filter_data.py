@@ -20,10 +20,10 @@ from typing import Any
 import orjson
 
 from kourou.broker.bloom import BloomData, BloomFilter
-from kourou.broker.bodies import as_int, as_object, read_int, read_list, read_text
 from kourou.broker.sql92 import BadExpressionError, Sql92, compile_sql
-from kourou.broker.subscription import SQL92, BadSubscriptionError, SubscriptionData
 from kourou.clock import Clock
+from kourou.remoting.bodies import as_int, as_object, read_int, read_list, read_text
+from kourou.remoting.subscription import SQL92, BadSubscriptionError, SubscriptionData
 from kourou.store.dispatch import DispatchRequest
 
 log = logging.getLogger(__name__)

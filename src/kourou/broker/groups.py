@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kourou.broker.attributes import GROUP_ATTRIBUTES, apply_changes
-from kourou.broker.bodies import as_int, as_object, read_bool, read_int, read_list, read_text, read_texts
 from kourou.broker.config import MASTER_ID, BrokerConfig
 from kourou.broker.names import PREDEFINED_GROUPS, check_group_name, is_system_group
 from kourou.broker.versions import next_version, page_of
 from kourou.clock import Clock
 from kourou.remoting import lenient_json
+from kourou.remoting.bodies import as_int, as_object, read_bool, read_int, read_list, read_text, read_texts
 from kourou.remoting.registration import DataVersion
 
 log = logging.getLogger(__name__)

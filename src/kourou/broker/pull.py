@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from kourou.broker.filters import AnyFilter, filter_of
 from kourou.broker.sql92 import BadExpressionError
-from kourou.broker.subscription import BadSubscriptionError, SubscriptionData
 from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.command import JSON, RESPONSE_FLAG, VERSION, RemotingCommand, frame_head
 from kourou.remoting.connection import Answer, Connection
 from kourou.remoting.header import BadRequestError
 from kourou.remoting.headers import PullMessage
 from kourou.remoting.registration import PERM_READ, TopicConfig
+from kourou.remoting.subscription import BadSubscriptionError, SubscriptionData
 from kourou.store.config import BrokerRole
 from kourou.store.reads import take_all
 from kourou.store.status import GetMessageResult, GetMessageStatus

@@ -8,19 +8,19 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from kourou.broker.bodies import read_body, read_text
 from kourou.broker.config import BrokerConfig
-from kourou.broker.heartbeat import BROADCASTING, CLUSTERING
 from kourou.broker.versions import next_version
 from kourou.errors import KourouError
 from kourou.files import write_atomically
 from kourou.properties_file import parse_properties
 from kourou.remoting import lenient_json
+from kourou.remoting.bodies import read_body, read_text
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
 from kourou.remoting.header import BadRequestError
 from kourou.remoting.headers import NotifyMinBrokerIdChange
+from kourou.remoting.heartbeat import BROADCASTING, CLUSTERING
 from kourou.remoting.lenient_json import MessageQueue
 from kourou.remoting.registration import PERM_READ
 from kourou.store.queue_store import is_lmq

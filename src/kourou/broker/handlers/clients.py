@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kourou.broker.bodies import as_object, read_body, read_list, read_text
 from kourou.broker.filter_data import compile_filter
-from kourou.broker.heartbeat import read_heartbeat
-from kourou.broker.subscription import SubscriptionData
 from kourou.errors import CorruptRecordError
 from kourou.message.ids import decode_offset_message_id
 from kourou.remoting import lenient_json
+from kourou.remoting.bodies import as_object, read_body, read_list, read_text
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import CallTimeoutError, Connection, ConnectionLostError
@@ -22,7 +20,9 @@ from kourou.remoting.headers import (
     ProducerGroupName,
     UnregisterClient,
 )
+from kourou.remoting.heartbeat import read_heartbeat
 from kourou.remoting.lenient_json import MessageQueue
+from kourou.remoting.subscription import SubscriptionData
 
 if TYPE_CHECKING:
     from kourou.broker.server import Broker

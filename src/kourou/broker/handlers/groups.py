@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kourou.broker.bodies import read_body, read_list
 from kourou.broker.groups import READ_INDEX, SubscriptionGroupConfig
 from kourou.broker.names import check_group_name
 from kourou.remoting import lenient_json
+from kourou.remoting.bodies import read_body, read_list
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kourou.broker.bodies import as_int, read_bool, read_int, read_list, read_text
 from kourou.errors import KourouError
 from kourou.message.properties import java_hash
+from kourou.remoting.bodies import as_int, read_bool, read_int, read_list, read_text
 from kourou.remoting.codes import ResponseCode
 
 ALL = "*"

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kourou.broker.bodies import as_int, as_object, read_body, read_bool, read_int, read_list, read_text
-from kourou.broker.subscription import SubscriptionData
+from kourou.remoting.bodies import as_int, as_object, read_body, read_bool, read_int, read_list, read_text
 from kourou.remoting.header import BadRequestError
+from kourou.remoting.subscription import SubscriptionData
 
 CONSUME_ACTIVELY = "CONSUME_ACTIVELY"  # pull
 CONSUME_PASSIVELY = "CONSUME_PASSIVELY"  # push
