@@ -1,6 +1,6 @@
 """python -m benchmarks [NAME…] [--json]: run the benchmarks, all or those named.
 
-`brokers`, which compares the broker with Java's, takes options when it is the only one:
+`brokers`, `clients` and `replication`, which compare with Java's, take options when they are the only one:
 python -m benchmarks brokers --help
 """
 
@@ -15,20 +15,21 @@ import platform
 import sys
 from typing import Any
 
-from benchmarks import brokers
+from benchmarks import brokers, clients, replication
 from benchmarks.broker_processes import CannotRunError
 from benchmarks.common import Row, print_rows
 
 NAMES = ["append", "flush", "read", "scan", "recovery", "memory", "sql_filter"]
-ALL_NAMES = [*NAMES, "brokers"]
+COMPARISONS = {"brokers": brokers.main, "clients": clients.main, "replication": replication.main}
+ALL_NAMES = [*NAMES, *COMPARISONS]
 INTERRUPTED = 130
 
 
 def main() -> int:
     """Run and print; the exit status."""
     try:
-        if sys.argv[1:2] == ["brokers"]:
-            return brokers.main(sys.argv[2:])
+        if sys.argv[1:2] and sys.argv[1] in COMPARISONS:
+            return COMPARISONS[sys.argv[1]](sys.argv[2:])
         return _main()
     except CannotRunError as error:
         print(f"\n{error}", file=sys.stderr)
@@ -53,12 +54,13 @@ def _main() -> int:
     names = arguments.names or ALL_NAMES
     rows: list[Row] = []
     for name in names:
-        if name != "brokers":
+        if name not in COMPARISONS:
             print(f"{name} …", file=sys.stderr, flush=True)
             rows += importlib.import_module(f"benchmarks.{name}").run()
     if not arguments.json:
         print_rows(rows)
-        return brokers.main([]) if "brokers" in names else 0
+        statuses = [compare([]) for name, compare in COMPARISONS.items() if name in names]
+        return max(statuses, default=0)
     machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
     document: dict[str, Any] = {"machine": machine, "rows": [dataclasses.asdict(row) for row in rows]}
     failed = False
@@ -67,6 +69,8 @@ def _main() -> int:
         results = brokers.run(options)
         document["brokers"] = brokers.as_json(options, results, brokers.all_lines(options, results))
         failed = bool(results.failures)
+    if "clients" in names:
+        document["clients"] = clients.run(clients.parse([]))
     print(json.dumps(document, indent=2))
     return 1 if failed else 0
 

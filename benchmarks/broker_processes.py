@@ -55,6 +55,7 @@ class Broker:
 
     name: str
     address: str
+    namesrv_address: str
     process: subprocess.Popen[bytes]
     namesrv: subprocess.Popen[bytes]
     startup_s: float  # from starting the process to the first accepted send
@@ -78,8 +79,12 @@ def check_tools(names: list[str]) -> None:
             "no go on this machine: the load generator needs Go 1.21 or later (Debian: golang-go)"
         )
     build_generator()
-    if "java" not in names:
-        return
+    if "java" in names:
+        check_java()
+
+
+def check_java() -> None:
+    """Java's code can be run here, or an error says what to install."""
     for tool in ("java", "javac"):
         if shutil.which(tool) is None:
             raise CannotRunError(
@@ -127,13 +132,20 @@ def generate(broker: Broker, mode: str, options: Mapping[str, Any], seconds: flo
 
 
 @contextlib.contextmanager
-def running(name: str, root: Path, java_options: str) -> Iterator[Broker]:
-    """A name server and a broker (`kourou` or `java`) with all their files in `root`, removed afterwards."""
+def running(
+    name: str, root: Path, java_options: str, more: Mapping[str, Any] | None = None
+) -> Iterator[Broker]:
+    """A name server and a broker (`kourou` or `java`) with all their files in `root`, removed afterwards.
+
+    `more` has lines of broker.conf.
+    """
     root.mkdir(parents=True)
     try:
         namesrv_port, port = free_ports(0), free_ports(-2, 0, 1)
         namesrv_conf = _write_conf(root / "namesrv.conf", _namesrv_config(root, namesrv_port))
-        broker_conf = _write_conf(root / "broker.conf", _broker_config(root, namesrv_port, port))
+        broker_conf = _write_conf(
+            root / "broker.conf", {**_broker_config(root, namesrv_port, port), **(more or {})}
+        )
         with _process(name, "namesrv", namesrv_conf, JAVA_NAMESRV_OPTIONS) as namesrv:
             _wait_for_port(namesrv, namesrv_port, f"{name} namesrv", root / "namesrv.log")
             began = time.perf_counter()
@@ -141,9 +153,36 @@ def running(name: str, root: Path, java_options: str) -> Iterator[Broker]:
                 log = root / "broker.log"
                 _wait_for_a_send(process, port, f"{name} broker", log)
                 startup_s = time.perf_counter() - began
-                yield Broker(name, f"{HOST}:{port}", process, namesrv, startup_s, log)
+                yield Broker(
+                    name, f"{HOST}:{port}", f"{HOST}:{namesrv_port}", process, namesrv, startup_s, log
+                )
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def slave_of(master: Broker, root: Path, java_options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A slave of a broker, of the same kind, with all its files in `root`; its process and its address."""
+    root.mkdir(parents=True)
+    try:
+        port = free_ports(-2, 0, 1)
+        namesrv_port = int(master.namesrv_address.rpartition(":")[2])
+        config = _broker_config(root, namesrv_port, port) | {"brokerRole": "SLAVE", "brokerId": 1}
+        conf = _write_conf(root / "broker.conf", config)
+        with _process(master.name, "broker", conf, java_options) as process:
+            _wait_for_port(process, port, f"{master.name} slave", root / "broker.log")
+            yield process, f"{HOST}:{port}"
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def ask(address: str, code: RequestCode, body: bytes | None = None, **fields: str) -> RemotingCommand:
+    """The answer of a server to a request."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), START_TIMEOUT_S) as connection:
+        connection.sendall(RemotingCommand(code, fields, body).encode())
+        with connection.makefile("rb") as stream:
+            return decode(stream.read(int.from_bytes(stream.read(4), "big")))
 
 
 def _namesrv_config(root: Path, port: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.headers import CreateTopic
 from kourou.remoting.registration import PERM_READ, PERM_WRITE
+from support.clients import numbers
 from support.java import java
 from support.servers import (
     HOST,
@@ -38,6 +39,7 @@ QUICK = {
     "waitTimeMillsInSendQueue": 20_000,
     "osPageCacheBusyTimeOutMills": 20_000,
     "diskMaxUsedSpaceRatio": 99,
+    "recallMessageEnable": "true",
     "maxMessageSize": 4 * 1024 * 1024,
 }
 
@@ -96,3 +98,9 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
                 more["bindAddress"] = HOST
             brokers[name] = stack.enter_context(broker(home, server.port, more))
         yield Target(kind, directory, server, brokers)
+
+
+@pytest.fixture
+def topic(target: Target, request: pytest.FixtureRequest) -> str:
+    """A topic of the test's own, of two queues on each of the two brokers."""
+    return target.create_topic(f"t{next(numbers)}_{request.node.originalname}"[:100], queues=2)

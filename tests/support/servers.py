@@ -70,7 +70,7 @@ def java_name_server(directory: Path) -> Iterator[Server]:
     conf = directory / "java-namesrv.conf"
     conf.write_text(f"listenPort={port}\nkvConfigPath={directory}/kvConfig.json\n", encoding="utf-8")
     with _java("namesrv", conf, directory) as process:
-        wait_until(lambda: _listens(port), process)
+        wait_until(lambda: listens(port), process)
         yield Server(port, process)
 
 
@@ -181,6 +181,7 @@ def mqadmin(directory: Path, *verbs: list[str]) -> list[str]:
     """What Java's mqadmin prints for each of the verbs, one after the other in one process."""
     done = subprocess.run(
         [RUN, "Mqadmin"],
+        cwd=directory,  # some verbs write files where they are
         input="".join(json.dumps(verb) + "\n" for verb in verbs),
         capture_output=True,
         encoding="utf-8",
@@ -218,7 +219,7 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen[Any]) ->
         time.sleep(0.1)
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
     try:
         Caller(port).close()
     except OSError:

@@ -10,16 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Self
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from typing import Self
 
-from kourou.client.routes import TopicRoute
+from kourou.client.routes import MASTER_ID, TopicRoute
 from kourou.errors import KourouError
 from kourou.remoting import lenient_json
 from kourou.remoting.client import RemotingClient
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Handler
+from kourou.remoting.header import Header
+from kourou.remoting.headers import UnregisterClient
+from kourou.remoting.heartbeat import ConsumerData, Heartbeat
 from kourou.remoting.tls import TlsConfig
 
 log = logging.getLogger(__name__)
@@ -51,49 +57,54 @@ class RefusedError(ClientError):
 
 
 class ClientCore:
-    """Name servers, routes, heartbeats."""
+    """Name servers, routes, heartbeats.
 
-    def __init__(
-        self,
-        namesrv: str,
-        *,
-        client_id: str,
-        handlers: Mapping[int, Handler] | None = None,
-        heartbeat: Callable[[], dict[str, Any]] | None = None,
-        tls: TlsConfig | None = None,
-    ) -> None:
-        self._name_servers = [part.strip() for part in namesrv.split(";") if part.strip()]
-        if not self._name_servers:
+    A producer puts its group into `producer_groups`, a consumer what it is into `consumers`: heartbeats tell
+    the brokers of both, and `close` takes them back.
+    """
+
+    def __init__(self, namesrv: str, *, client_id: str, tls: TlsConfig | None = None) -> None:
+        self.name_servers = [part.strip() for part in namesrv.replace(",", ";").split(";") if part.strip()]
+        if not self.name_servers:
             raise ClientError("no name server was given: it is an address, or several joined by ';'")
         self.client_id = client_id
-        self._make_heartbeat = heartbeat
-        self._remoting = RemotingClient(handlers, tls=tls)
+        self.producer_groups: set[str] = set()
+        self.consumers: dict[str, Callable[[], ConsumerData]] = {}
+        self._handlers: dict[int, Handler] = {}
+        self._remoting = RemotingClient(self._handlers, on_close=self._forget, tls=tls)
         self._routes: dict[str, TopicRoute] = {}
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
-        self._greeted: set[str] = set()  # addresses that had a heartbeat
+        self._greeted: set[str] = set()  # addresses that had a heartbeat on the connection that stands
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._every(ROUTE_INTERVAL_S, self.refresh_routes)),
-            loop.create_task(self._every(HEARTBEAT_INTERVAL_S, self.send_heartbeats)),
+            loop.create_task(self.every(ROUTE_INTERVAL_S, self.refresh_routes)),
+            loop.create_task(self.every(HEARTBEAT_INTERVAL_S, self.send_heartbeats)),
         ]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in (*self._tasks, *self._fetching.values()):
+        tasks = [*self._tasks, *self._fetching.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, *self._fetching.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._unregister()
         await self._remoting.close()
 
-    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    async def every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something again and again, whatever becomes of it."""
         while True:
             await asyncio.sleep(seconds)
             try:
                 await work()
             except Exception:
                 log.exception("a task of client %s failed; it is tried again", self.client_id)
+
+    def add_handler(self, code: int, handler: Handler) -> None:
+        """Have a request of a broker's answered."""
+        self._handlers[code] = handler
 
     # Calls
 
@@ -102,6 +113,21 @@ class ClientCore:
     ) -> RemotingCommand:
         """The answer of a server, whatever it says."""
         return await self._remoting.call(address, request, timeout_s)
+
+    async def ask(
+        self,
+        address: str,
+        code: RequestCode,
+        header: Header | None = None,
+        body: bytes | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> RemotingCommand:
+        """The answer of a server, which is a success; RefusedError where it is not."""
+        request = RemotingCommand(code, header.fields() if header is not None else {}, body)
+        answer = await self._remoting.call(address, request, timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RefusedError(address, f"{code.name} {request.ext_fields}", answer)
+        return answer
 
     async def send_oneway(self, address: str, request: RemotingCommand) -> None:
         """Send a request that nobody answers."""
@@ -112,12 +138,12 @@ class ClientCore:
     ) -> RemotingCommand:
         """The answer of the first name server that gives one; the next one is asked where one is gone."""
         error: KourouError | None = None
-        for _ in self._name_servers:
+        for _ in self.name_servers:
             try:
-                return await self.call(self._name_servers[0], request(), timeout_s)
+                return await self.call(self.name_servers[0], request(), timeout_s)
             except KourouError as failure:
                 error = failure
-                self._name_servers.append(self._name_servers.pop(0))
+                self.name_servers.append(self.name_servers.pop(0))
         raise ClientError(f"no name server answers: {error}") from error
 
     # Routes
@@ -145,7 +171,7 @@ class ClientCore:
             self._routes.pop(topic, None)
             raise NoRouteError(f"no name server knows topic {topic}: create it, or send to it first")
         if answer.code != ResponseCode.SUCCESS:
-            raise RefusedError(self._name_servers[0], f"the route of {topic}", answer)
+            raise RefusedError(self.name_servers[0], f"the route of {topic}", answer)
         route = self._routes[topic] = TopicRoute.decode(topic, answer.body)
         return route
 
@@ -157,29 +183,42 @@ class ClientCore:
             except KourouError as error:
                 log.warning("the route of %s stays as it was: %s", topic, error)
 
+    def broker_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
+        """Where a broker of the routes that are used is: this member of it, else its master, else any."""
+        for route in self._routes.values():
+            members = route.addresses.get(broker_name)
+            if members:
+                return members.get(broker_id) or members.get(MASTER_ID) or next(iter(members.values()))
+        return None
+
     # Heartbeats
 
     async def send_heartbeats(self) -> None:
-        """Tell all brokers that are used who is there."""
-        if self._make_heartbeat is None:
-            return
+        """Tell all brokers that are used who is there: their slaves too if somebody consumes."""
+        ids = None if self.consumers else MASTER_ID
         addresses = {
             address
             for route in self._routes.values()
-            for brokers in route.addresses.values()
-            for address in brokers.values()
+            for members in route.addresses.values()
+            for broker_id, address in members.items()
+            if ids is None or broker_id == ids
         }
         self._greeted &= addresses
-        for address in addresses:
-            await self.greet(address, again=True)
+        await asyncio.gather(*(self.greet(address, again=True) for address in addresses))
 
     async def greet(self, address: str, *, again: bool = False) -> None:
-        """Tell a broker who is there, once or again."""
-        if self._make_heartbeat is None or (address in self._greeted and not again):
+        """Tell a broker who is there: once for each connection, or again."""
+        if address in self._greeted and not again:
             return
         self._greeted.add(address)
-        body = {"clientID": self.client_id, **self._make_heartbeat()}
-        request = RemotingCommand(RequestCode.HEART_BEAT, {}, lenient_json.dumps(body))
+        beat = Heartbeat(
+            self.client_id,
+            tuple(sorted(self.producer_groups)),
+            tuple(consumer() for consumer in self.consumers.values()),
+        )
+        if not beat.producer_groups and not beat.consumers:
+            return
+        request = RemotingCommand(RequestCode.HEART_BEAT, {}, lenient_json.dumps(beat.to_json()))
         try:
             answer = await self.call(address, request)
         except KourouError as error:
@@ -190,7 +229,37 @@ class ClientCore:
             self._greeted.discard(address)
             log.warning("%s took no heartbeat: %s %s", address, answer.code, answer.remark)
 
+    def is_greeted(self, address: str) -> bool:
+        """Whether a broker was told who is there, on the connection that stands."""
+        return address in self._greeted
+
+    def _forget(self, address: str) -> None:
+        self._greeted.discard(address)
+
+    async def _unregister(self) -> None:
+        """Take back what the heartbeats said, so that others need not wait until this client is missed."""
+        headers = [UnregisterClient(self.client_id, producer_group=group) for group in self.producer_groups]
+        headers += [UnregisterClient(self.client_id, consumer_group=group) for group in self.consumers]
+        calls = [
+            self.call(address, RemotingCommand(RequestCode.UNREGISTER_CLIENT, header.fields()), 1.0)
+            for address in self._greeted
+            for header in headers
+        ]
+        await asyncio.gather(*calls, return_exceptions=True)  # a broker that is gone misses us anyway
+
 
 def make_client_id(ip: str, instance: str | None = None) -> str:
-    """The id of a client as Java makes it: address and instance, which is the process if it is not named."""
-    return f"{ip}@{instance or f'{os.getpid()}#{os.urandom(6).hex()}'}"
+    """The id of a client as Java makes it: address and instance; one without a name is made unique."""
+    return f"{ip}@{instance or f'{os.getpid()}#{time.monotonic_ns()}'}"
+
+
+@lru_cache(maxsize=1)
+def local_ip() -> str:
+    """The address of this machine that others see, without asking anybody; the loopback if there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # nothing is sent: the system only chooses a route
+            address: str = probe.getsockname()[0]
+        except OSError:
+            return "127.0.0.1"
+    return address

@@ -1,111 +1,185 @@
-"""Producer: sends messages (DefaultMQProducer).
+"""Producer: sends messages (DefaultMQProducer, TransactionMQProducer).
 
 A message goes to the next queue of its topic, in turn; where a broker does not take it, to a queue of another
 one, `retries` times. A message with a `sharding_key`, or a `select` of the caller's, always goes to the same
 queue, so that those of one key keep their order, and is not tried elsewhere.
+
+    async with Producer("127.0.0.1:9876", group="orders") as producer:
+        receipt = await producer.send(Message("orders", b"...", tags="paid", keys=["o-1"]))
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+import logging
+from collections.abc import Collection, Iterable
+from typing import Self
 
+from kourou.client.batches import batch_ids, frame_of, split_batch
 from kourou.client.core import (
     DEFAULT_TOPIC,
     ClientCore,
     ClientError,
     NoRouteError,
-    RefusedError,
+    local_ip,
     make_client_id,
 )
-from kourou.client.routes import TopicRoute
+from kourou.client.faults import LatencyFaults
+from kourou.client.namespace import DLQ_PREFIX, RETRY_PREFIX, TRACE_TOPIC, wrap
+from kourou.client.publication import Publication, Publications, RequestOptions, Select
+from kourou.client.receipts import (
+    DEFAULT_REGION,
+    SEND_OK,
+    OnSend,
+    SendEvent,
+    SendReceipt,
+    SendRefusedError,
+)
+from kourou.client.received import ReceivedMessage
+from kourou.client.requests import REPLY_TYPE, PendingReply, on_reply
+from kourou.client.sending import RETRY_CODES, Sender
+from kourou.client.trace import Tracer, of_end, of_recall, of_send, trace_group
+from kourou.client.transactions import (
+    Checker,
+    Checks,
+    Execute,
+    TransactionReceipt,
+    TransactionState,
+    end_request,
+    find_state,
+)
+from kourou.client.validators import check_body, check_group, check_not_delayed, check_topic
 from kourou.errors import KourouError
-from kourou.message import Message, properties
+from kourou.message import Message, decode_offset_message_id, properties, sysflag
 from kourou.message.batch import encode_batch
 from kourou.message.compression import CompressionType, compress
 from kourou.message.ids import UniqueIdGenerator
-from kourou.message.properties import encode_properties, java_hash
+from kourou.message.properties import java_hash
+from kourou.message.recall import RecallHandle
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
+from kourou.remoting.headers import EndTransaction, RecallMessage
 from kourou.remoting.lenient_json import MessageQueue
 from kourou.remoting.tls import TlsConfig
 
+log = logging.getLogger(__name__)
+
+DEFAULT_GROUP = "kourou-producer"
 DEFAULT_QUEUES = 4  # of a topic that its first message makes
 COMPRESS_FROM_BYTES = 4096
+COMPRESS_IN_THREAD_FROM_BYTES = 64 * 1024  # it takes milliseconds, in which the loop would stand still
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-BATCH_OVERHEAD_BYTES = 22  # of each message of a batch, beside its body and properties
-
-# Answers after which another broker may take the message (DefaultMQProducer.retryResponseCodes)
-RETRY_CODES = frozenset(
-    (
-        ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION,
-    )
-)  # fmt: skip
-_STORED = {
-    ResponseCode.SUCCESS: "SEND_OK",
-    ResponseCode.FLUSH_DISK_TIMEOUT: "FLUSH_DISK_TIMEOUT",
-    ResponseCode.FLUSH_SLAVE_TIMEOUT: "FLUSH_SLAVE_TIMEOUT",
-    ResponseCode.SLAVE_NOT_AVAILABLE: "SLAVE_NOT_AVAILABLE",
-}
-
-Select = Callable[[Sequence[MessageQueue]], MessageQueue]
-
-
-@dataclass(frozen=True, slots=True)
-class SendReceipt:
-    """Where a message went."""
-
-    status: str  # SEND_OK, or what the broker could not wait for
-    message_id: str  # the unique id; of a batch, of all its messages with commas
-    offset_message_id: str
-    queue: MessageQueue
-    queue_offset: int
 
 
 class Producer:
-    """Sends messages to the topics of a cluster."""
+    """Sends messages to the topics of a cluster. Use it in an `async with`.
+
+    namesrv: addresses of name servers, joined by `;`. With `core`, connections and routes of another client
+        are shared, and it is that client's to close them.
+    group: names who sends, to be told apart in the tools; transactions need one of their own.
+    namespace, instance, unit, unit_mode, ip: as in Java; they become part of names and of the client id.
+    timeout_s: for a message in all, with its `retries`; `timeout_per_try_s` for each but the last.
+    retry_not_stored: whether a message that is stored, but not on all disks and slaves that it should be on,
+        is sent again, to another broker.
+    create_topic_key, default_queues: topic after whose pattern brokers make one that is not there, and with
+        how many queues.
+    latency_fault_tolerance: whether slow brokers are left out for a while.
+    checker: says what became of a transaction when the broker asks.
+    on_send: is told of each try to send; it must be quick, and what it raises is logged only.
+    trace: whether messages are traced, and in which topic if it is not the usual one.
+    """
 
     def __init__(
         self,
-        namesrv: str,
+        namesrv: str = "",
         *,
-        group: str = "DEFAULT_PRODUCER",
+        group: str = DEFAULT_GROUP,
+        core: ClientCore | None = None,
+        namespace: str | None = None,
         instance: str | None = None,
+        unit: str | None = None,
+        unit_mode: bool = False,
+        ip: str | None = None,
         timeout_s: float = 3.0,
+        timeout_per_try_s: float | None = None,
         retries: int = 2,
+        retry_codes: Collection[int] = RETRY_CODES,
+        retry_not_stored: bool = False,
         compression: CompressionType = CompressionType.ZLIB,
+        compress_level: int = 5,
         compress_from_bytes: int = COMPRESS_FROM_BYTES,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        create_topic_key: str = DEFAULT_TOPIC,
+        default_queues: int = DEFAULT_QUEUES,
+        latency_fault_tolerance: bool = False,
+        checker: Checker | None = None,
+        on_send: OnSend | None = None,
+        trace: bool | str = False,
         tls: TlsConfig | None = None,
-        ip: str = "127.0.0.1",
     ) -> None:
-        self.group = group
+        self.group = wrap(namespace, group)
+        check_group(self.group)
+        self._namespace = namespace
         self._timeout_s = timeout_s
-        self._retries = retries
         self._compression = compression
+        self._compress_level = compress_level
         self._compress_from = compress_from_bytes
         self._max_bytes = max_message_bytes
+        self._checker = checker
+        self._checks: Checks | None = None
+        self._trace_topic = (TRACE_TOPIC if trace is True else trace) or None
+        self._tracer: Tracer | None = None
+        ip = ip or local_ip()
         self._unique_id = UniqueIdGenerator(ip)
-        self._turn = itertools.count()
-        self.core = ClientCore(
-            namesrv, client_id=make_client_id(ip, instance), heartbeat=self._heartbeat, tls=tls
+        self._owns_core = core is None
+        self._is_open = not self._owns_core
+        if core is None:
+            client_id = make_client_id(ip, instance) + (f"@{unit}" if unit else "")
+            core = ClientCore(namesrv, client_id=client_id, tls=tls)
+        core.producer_groups.add(self.group)
+        core.add_handler(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, on_reply)
+        self.core = core
+        self._publications = Publications(
+            core, RequestOptions(self.group, namespace, create_topic_key, default_queues, unit_mode)
         )
+        self._sender = Sender(
+            core,
+            self._publications,
+            self.group,
+            timeout_s=timeout_s,
+            timeout_per_try_s=timeout_per_try_s,
+            retries=retries,
+            retry_codes=retry_codes,
+            retry_not_stored=retry_not_stored,
+            faults=LatencyFaults() if latency_fault_tolerance else None,
+        )
+        if on_send is not None:
+            self._sender.on_send.append(on_send)
+
+    # Life
 
     async def __aenter__(self) -> Self:
-        await self.core.__aenter__()
+        if self._owns_core:
+            await self.core.__aenter__()
+        if self._trace_topic is not None:
+            self._tracer = await start_tracer(self.core, self.group, "PRODUCE", self._trace_topic)
+            self._sender.on_send.append(self._trace_send)
+        if self._checker is not None:
+            self._checks = Checks(
+                self.core, self.group, self._namespace, self._checker, self._trace_end_of_check
+            )
+        self._is_open = True
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.core.__aexit__()
-
-    def _heartbeat(self) -> dict[str, Any]:
-        return {"producerDataSet": [{"groupName": self.group}], "consumerDataSet": []}
+        self._is_open = False
+        self._sender.close()
+        if self._checks is not None:
+            await self._checks.close()
+        if self._tracer is not None:
+            await self._tracer.stop()
+        if self._owns_core:
+            await self.core.__aexit__()
 
     # Sends
 
@@ -118,172 +192,206 @@ class Producer:
         timeout_s: float | None = None,
     ) -> SendReceipt:
         """Send a message, and wait until the broker has it."""
-        if queue is not None:
-            select = _only(queue)
-        elif select is None and properties.SHARDING_KEY in message.properties:
-            select = _by_key(message.properties[properties.SHARDING_KEY])
+        select = _selection(message, select, queue)
         body, sys_flag = self._prepare(message)
-        return await self._send(message.topic, message, body, sys_flag, False, select, timeout_s)
+        if len(body) >= self._compress_from:
+            body, sys_flag = await self._compress(body), sys_flag | self._compression.sys_flag
+        return await self._sender.send(message, _code_of(message), body, sys_flag, select, timeout_s)
+
+    async def send_oneway(
+        self, message: Message, *, select: Select | None = None, queue: MessageQueue | None = None
+    ) -> None:
+        """Send a message, and do not wait for anything."""
+        select = _selection(message, select, queue)
+        body, sys_flag = self._prepare(message)
+        if len(body) >= self._compress_from:
+            body, sys_flag = await self._compress(body), sys_flag | self._compression.sys_flag
+        await self._sender.send_oneway(message, _code_of(message), body, sys_flag, select)
 
     async def send_batch(
-        self, messages: Iterable[Message], *, timeout_s: float | None = None
+        self,
+        messages: Iterable[Message],
+        *,
+        select: Select | None = None,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
     ) -> list[SendReceipt]:
-        """Send messages of one topic together, in as many requests as their size takes."""
+        """Send messages of one topic together, in as many requests as their size takes, one after the other.
+
+        With a `queue` all go to that one; else each request goes to the next.
+        """
+        self._check_open()
         receipts = []
-        for part in self._split(list(messages)):
+        for part in split_batch(list(messages), self._max_bytes):
             for message in part:
-                message.properties.setdefault(properties.UNIQ_KEY, self._unique_id())
+                check_body(message, self._max_bytes)
+                self._mark(message)
             first = part[0]
-            frame = Message(first.topic, b"", {properties.UNIQ_KEY: self._unique_id()})
+            chosen = _selection(first, select, queue) if select is not None or queue is not None else None
             body = encode_batch(part)
-            receipt = await self._send(first.topic, frame, body, 0, True, None, timeout_s)
-            receipts.append(receipt)
+            frame = frame_of(first, body, self._unique_id())
+            receipts.append(
+                await self._sender.send(
+                    frame, RequestCode.SEND_BATCH_MESSAGE, body, 0, chosen, timeout_s, batch_ids(part)
+                )
+            )
         return receipts
 
-    async def send_oneway(self, message: Message) -> None:
-        """Send a message, and do not wait for anything."""
-        body, sys_flag = self._prepare(message)
-        route = await self._route(message.topic)
-        queue = self._next_queue(route, None)
-        request = self._request(message, queue, body, sys_flag, False)
-        await self.core.send_oneway(_master(route, queue), request)
+    async def send_in_transaction(
+        self, message: Message, execute: Execute, *, timeout_s: float | None = None
+    ) -> TransactionReceipt:
+        """Send a message that consumers see only if `execute` commits.
+
+        `execute` is a plain function or an async one; it is called when the broker has the message. What it
+        raises is logged and in the receipt, and the broker will ask the `checker`.
+        """
+        check_not_delayed(message, "a message of a transaction")
+        message.properties[properties.TRANSACTION_PREPARED] = "true"
+        message.properties[properties.PRODUCER_GROUP] = self.group
+        receipt = await self.send(message, timeout_s=timeout_s)
+        state, error = TransactionState.ROLLBACK, None  # of one that a slave may not have
+        if receipt.status == SEND_OK:
+            if receipt.transaction_id is not None:
+                message.properties[properties.TRANSACTION_ID] = receipt.transaction_id
+            state, error = await find_state(execute, message)
+        try:
+            await self._end_transaction(message, receipt, state, error)
+        except KourouError as failure:
+            log.warning("the broker was not told %s of %s and will ask: %s", state, receipt, failure)
+        return TransactionReceipt(receipt, state, error)
+
+    async def request(
+        self,
+        message: Message,
+        *,
+        timeout_s: float | None = None,
+        select: Select | None = None,
+        queue: MessageQueue | None = None,
+    ) -> ReceivedMessage:
+        """Send a request, and wait for the reply; RequestTimeoutError where none comes in time."""
+        timeout_s = timeout_s or self._timeout_s
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        with PendingReply(message, self.core.client_id, timeout_s) as pending:
+            # The reply may come through any broker of the topic: all must know who we are.
+            route = (await self._publication(message.topic)).route
+            masters = {route.master(name) for name in route.addresses} - {None}
+            await asyncio.gather(*(self.core.greet(address) for address in masters if address is not None))
+            await self.send(message, select=select, queue=queue, timeout_s=timeout_s)
+            return await pending.wait(deadline)
+
+    async def recall(self, topic: str, handle: str) -> str:
+        """Take back a timer message that was not delivered yet, by the handle of its receipt; its id."""
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            raise ClientError(f"messages of topic {topic} cannot be recalled")
+        wire_topic = wrap(self._namespace, topic)
+        check_topic(wire_topic)
+        told = RecallHandle.decode(handle)
+        broker_name = told.broker_name
+        route = (await self._publication(topic)).route
+        address = route.master(broker_name) or self.core.broker_address(broker_name)
+        if address is None:
+            raise NoRouteError(f"broker {broker_name}, which has the message, is not known for topic {topic}")
+        fields = {**RecallMessage(wire_topic, handle, self.group).fields(), "bname": broker_name}
+        request = RemotingCommand(RequestCode.RECALL_MESSAGE, fields)
+        answer = await self.core.call(address, request, self._timeout_s)
+        is_success = answer.code == ResponseCode.SUCCESS
+        if self._tracer is not None:
+            region = answer.ext_fields.get(properties.MSG_REGION, DEFAULT_REGION)
+            self._tracer.record(of_recall(topic, told.unique_id, region, is_success=is_success))
+        if not is_success:
+            raise SendRefusedError(MessageQueue(topic, broker_name, 0), address, answer, "the recall of")
+        return answer.ext_fields.get("msgId", "")
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that messages of a topic can be sent to."""
+        return list((await self._publication(topic)).queues)
+
+    # What sends are made of
+
+    def _mark(self, message: Message) -> None:
+        marks = message.properties
+        if properties.UNIQ_KEY not in marks:
+            marks[properties.UNIQ_KEY] = self._unique_id()
+        if properties.WAIT_STORE_MSG_OK not in marks:
+            marks[properties.WAIT_STORE_MSG_OK] = "true"
+        if self._namespace:
+            marks[properties.INSTANCE_ID] = self._namespace
 
     def _prepare(self, message: Message) -> tuple[bytes | memoryview, int]:
-        """Give a message its id, and its body the form that it travels in."""
-        if not message.topic:
-            raise ClientError("a message needs a topic")
-        body = memoryview(message.body)
-        if not body:
-            raise ClientError("a message needs a body: on the wire, an empty one is none")
-        if len(body) > self._max_bytes:
-            raise ClientError(f"a body of {len(body)} bytes: max_message_bytes is {self._max_bytes}")
-        message.properties.setdefault(properties.UNIQ_KEY, self._unique_id())
-        message.properties.setdefault(properties.WAIT_STORE_MSG_OK, "true")
-        if len(body) >= self._compress_from:
-            return compress(body, self._compression), self._compression.sys_flag
-        return body, 0
+        """Give a message its id; its body, and its system flag."""
+        self._check_open()
+        body = check_body(message, self._max_bytes)
+        self._mark(message)
+        is_half = message.properties.get(properties.TRANSACTION_PREPARED) == "true"
+        return body, sysflag.TRANSACTION_PREPARED if is_half else 0
 
-    def _split(self, messages: list[Message]) -> Iterable[list[Message]]:
-        part: list[Message] = []
-        size = 0
-        for message in messages:
-            if message.topic != messages[0].topic:
-                raise ClientError(f"a batch has one topic: {messages[0].topic}, {message.topic}")
-            if message.delay_time_level:
-                raise ClientError("a message of a batch cannot be delayed")
-            own = BATCH_OVERHEAD_BYTES + len(message.body) + 64 + len(encode_properties(message.properties))
-            if own > self._max_bytes:
-                raise ClientError(f"a message of {own} bytes: max_message_bytes is {self._max_bytes}")
-            if part and size + own > self._max_bytes:
-                yield part
-                part, size = [], 0
-            part.append(message)
-            size += own
-        if part:
-            yield part
+    async def _compress(self, body: bytes | memoryview) -> bytes:
+        if len(body) < COMPRESS_IN_THREAD_FROM_BYTES:
+            return compress(body, self._compression, self._compress_level)
+        return await asyncio.to_thread(compress, body, self._compression, self._compress_level)
 
-    async def _send(
-        self,
-        topic: str,
-        message: Message,
-        body: bytes | memoryview,
-        sys_flag: int,
-        is_batch: bool,
-        select: Select | None,
-        timeout_s: float | None,
-    ) -> SendReceipt:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + (timeout_s or self._timeout_s)
-        tries = 1 if select is not None else 1 + self._retries
-        avoid: str | None = None
-        failure: KourouError | None = None
-        for number in range(tries):
-            route = await self._route(topic)
-            queue = select(route.write_queues) if select is not None else self._next_queue(route, avoid)
-            address = _master(route, queue)
-            left_s = deadline - loop.time()
-            if left_s <= 0:
-                break
-            await self.core.greet(address)
-            try:
-                answer = await self.core.call(
-                    address, self._request(message, queue, body, sys_flag, is_batch), left_s
-                )
-            except KourouError as error:
-                failure = ClientError(f"{queue.broker_name} at {address}, topic {topic}: {error}")
-                avoid = queue.broker_name
-                if number + 1 < tries:
-                    await self._learn(topic)
-                continue
-            if answer.code in _STORED:
-                return _receipt(message, queue, answer)
-            failure = RefusedError(address, f"a message for {topic}", answer)
-            avoid = queue.broker_name
-            if answer.code not in RETRY_CODES:
-                break
-        raise failure or ClientError(f"no broker took a message for {topic} within the time given")
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise ClientError("the producer is not open: use it in an `async with`")
 
-    async def _learn(self, topic: str) -> None:
-        """A broker cannot be reached: others may be known by now."""
-        with contextlib.suppress(KourouError):  # what is known still counts
-            await self.core.fetch_route(topic)
+    async def _publication(self, topic: str) -> Publication:
+        self._check_open()
+        return await self._publications.get(topic)
 
-    async def _route(self, topic: str) -> TopicRoute:
-        try:
-            route = await self.core.route(topic)
-        except NoRouteError:
-            # Its first message makes it, with the queues that the default topic allows.
-            default = await self.core.route(DEFAULT_TOPIC)
-            usable = [queue for queue in default.write_queues if queue.queue_id < DEFAULT_QUEUES]
-            queues = tuple(queue._replace(topic=topic) for queue in usable)
-            route = TopicRoute(topic, queues, queues, default.addresses)
-        if not route.write_queues:
-            raise NoRouteError(f"no broker takes messages for {topic} now")
-        return route
+    # Transactions and traces
 
-    def _next_queue(self, route: TopicRoute, avoid: str | None) -> MessageQueue:
-        queues = route.write_queues
-        for _ in queues:
-            queue = queues[next(self._turn) % len(queues)]
-            if queue.broker_name != avoid:
-                return queue
-        return queues[next(self._turn) % len(queues)]  # there is no other broker
+    async def _end_transaction(
+        self, message: Message, receipt: SendReceipt, state: TransactionState, error: Exception | None
+    ) -> None:
+        broker_name = receipt.queue.broker_name
+        address = self.core.broker_address(broker_name)
+        if address is None:
+            raise NoRouteError(f"broker {broker_name} is not known any more")
+        header = EndTransaction(
+            self.group,
+            receipt.queue_offset,
+            decode_offset_message_id(receipt.offset_message_id).physical_offset,
+            state.sys_flag,
+            receipt.message_id,
+            topic=wrap(self._namespace, message.topic),
+            transaction_id=receipt.transaction_id,
+        )
+        if self._tracer is not None:
+            self._tracer.record(of_end(message, receipt.message_id, address, state, is_from_check=False))
+        remark = None if error is None else f"executeLocalTransactionBranch exception: {error!r}"
+        await self.core.send_oneway(address, end_request(header, broker_name, remark))
 
-    def _request(
-        self, message: Message, queue: MessageQueue, body: bytes | memoryview, sys_flag: int, is_batch: bool
-    ) -> RemotingCommand:
-        fields = {
-            "a": self.group, "b": message.topic, "c": DEFAULT_TOPIC, "d": str(DEFAULT_QUEUES),
-            "e": str(queue.queue_id), "f": str(sys_flag), "g": str(time.time_ns() // 1_000_000),
-            "h": str(message.flag), "i": encode_properties(message.properties), "j": "0", "k": "false",
-            "m": "true" if is_batch else "false", "n": queue.broker_name,
-        }  # fmt: skip
-        code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
-        return RemotingCommand(code, fields, body)
+    def _trace_send(self, event: SendEvent) -> None:
+        context = of_send(event)
+        if context is not None and self._tracer is not None and event.message.topic != self._tracer.topic:
+            self._tracer.record(context)
+
+    def _trace_end_of_check(self, message: ReceivedMessage, address: str, state: TransactionState) -> None:
+        if self._tracer is not None:
+            self._tracer.record(of_end(message, message.message_id, address, state, is_from_check=True))
 
 
-def _master(route: TopicRoute, queue: MessageQueue) -> str:
-    address = route.master(queue.broker_name)
-    if address is None:
-        raise NoRouteError(f"broker {queue.broker_name} of {queue.topic} has no master now")
-    return address
+async def start_tracer(core: ClientCore, group: str, kind: str, topic: str = TRACE_TOPIC) -> Tracer:
+    """A tracer that sends through a client's connections; `kind` is PRODUCE or CONSUME."""
+    producer = Producer(core=core, group=trace_group(group, kind), timeout_s=5.0)
+    tracer = Tracer(producer, group, topic)
+    await tracer.start()
+    return tracer
 
 
-def _receipt(message: Message, queue: MessageQueue, answer: RemotingCommand) -> SendReceipt:
-    fields = answer.ext_fields
-    return SendReceipt(
-        _STORED[ResponseCode(answer.code)],
-        message.properties.get(properties.UNIQ_KEY, ""),
-        fields.get("msgId", ""),
-        queue._replace(queue_id=int(fields.get("queueId", queue.queue_id))),
-        int(fields.get("queueOffset", -1)),
-    )
+def _code_of(message: Message) -> RequestCode:
+    if message.properties.get(properties.MESSAGE_TYPE) == REPLY_TYPE:
+        return RequestCode.SEND_REPLY_MESSAGE_V2
+    return RequestCode.SEND_MESSAGE_V2
 
 
-def _only(queue: MessageQueue) -> Select:
-    return lambda queues: queue
-
-
-def _by_key(key: str) -> Select:
-    """The queue of a sharding key, as Java's SelectMessageQueueByHash chooses it."""
-    return lambda queues: queues[abs(java_hash(key)) % len(queues)]
+def _selection(message: Message, select: Select | None, queue: MessageQueue | None) -> Select | None:
+    """How the queue of a message is chosen, if not in turn. Hot."""
+    if queue is not None:
+        if queue.topic != message.topic:
+            raise ClientError(f"a message for topic {message.topic} cannot go to a queue of {queue.topic}")
+        return lambda queues: queue
+    if select is None and properties.SHARDING_KEY in message.properties:
+        number = abs(java_hash(message.properties[properties.SHARDING_KEY]))
+        return lambda queues: queues[number % len(queues)]  # as Java's SelectMessageQueueByHash
+    return select

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from typing import TypeVar, overload
 
 from kourou.errors import BadMessageError, CorruptRecordError
 from kourou.message import sysflag
@@ -154,10 +155,26 @@ class StoredMessage:
         return decode_batch(self.decompressed_body, self.topic)
 
 
+_M = TypeVar("_M", bound=StoredMessage)
+
+
+@overload
 def decode(
     buffer: Buffer, position: int = 0, *, check_crc: bool = True, copy_body: bool = True
+) -> StoredMessage: ...
+@overload
+def decode(
+    buffer: Buffer, position: int = 0, *, check_crc: bool = True, copy_body: bool = True, into: type[_M]
+) -> _M: ...
+def decode(
+    buffer: Buffer,
+    position: int = 0,
+    *,
+    check_crc: bool = True,
+    copy_body: bool = True,
+    into: type[StoredMessage] = StoredMessage,
 ) -> StoredMessage:
-    """The record at `position`.
+    """The record at `position`, as a StoredMessage or a kind `into` of it.
 
     With copy_body=False the body is a slice of the buffer and lives as long as it does.
     """
@@ -201,7 +218,7 @@ def decode(
     (properties_length,) = _SHORT.unpack_from(view, properties_at - 2)
     if properties_at + max(properties_length, 0) != end:
         raise CorruptRecordError(f"parts of the record do not add up to its size {size}")
-    return StoredMessage(
+    return into(
         str(view[topic_at : properties_at - 2], "utf-8", "replace"),
         queue_id,
         queue_offset,

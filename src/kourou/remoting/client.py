@@ -240,5 +240,5 @@ def _prepare(transport: asyncio.Transport) -> None:
 
 def _check_unsent(connection: Connection, address: str) -> None:
     """KourouError where a peer has not taken what it was sent: nothing may pile up for it without end."""
-    if connection.unsent_bytes > MAX_UNSENT_BYTES:
-        raise KourouError(f"{address} does not read: {connection.unsent_bytes} bytes wait for it")
+    if connection.unsent_request_bytes > MAX_UNSENT_BYTES:
+        raise KourouError(f"{address} does not read: {connection.unsent_request_bytes} bytes wait for it")

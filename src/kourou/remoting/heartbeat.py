@@ -50,6 +50,17 @@ class ConsumerData:
     subscriptions: tuple[SubscriptionData, ...] = ()
     unit_mode: bool = False
 
+    def to_json(self) -> dict[str, Any]:
+        """The group as a heartbeat has it."""
+        return {
+            "groupName": self.group,
+            "consumeType": self.consume_type,
+            "messageModel": self.message_model,
+            "consumeFromWhere": self.consume_from_where,
+            "subscriptionDataSet": [subscription.to_json() for subscription in self.subscriptions],
+            "unitMode": self.unit_mode,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
@@ -60,6 +71,16 @@ class Heartbeat:
     consumers: tuple[ConsumerData, ...] = ()
     fingerprint: int = 0
     without_sub: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of the request."""
+        return {
+            "clientID": self.client_id,
+            "heartbeatFingerprint": self.fingerprint,
+            "withoutSub": self.without_sub,
+            "producerDataSet": [{"groupName": group} for group in self.producer_groups],
+            "consumerDataSet": [consumer.to_json() for consumer in self.consumers],
+        }
 
 
 def read_heartbeat(body: bytes | memoryview | None, now_ms: int) -> Heartbeat:

@@ -1,0 +1,71 @@
+"""Namespaces: several tenants on one cluster, each with names of its own (NamespaceUtil).
+
+On the wire a name of a namespace is `namespace%name`; in a retry or dead-letter topic the namespace stands
+behind the prefix, `%RETRY%namespace%group`. Names of the system belong to no namespace.
+"""
+
+from __future__ import annotations
+
+SEPARATOR = "%"
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+
+# Topics that only brokers put messages into
+BROKER_TOPICS = frozenset(
+    (
+        "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
+    )
+)  # fmt: skip
+SYSTEM_TOPICS = BROKER_TOPICS | {"TBW102", "BenchmarkTest", TRACE_TOPIC, "CHECKPOINT_TOPIC"}
+
+
+def wrap(namespace: str | None, resource: str) -> str:
+    """The name of a topic or group on the wire; one that has its namespace already stays as it is."""
+    if not namespace or not resource or is_system(resource):
+        return resource
+    prefix, name = _split(resource)
+    if name.startswith(namespace + SEPARATOR):
+        return resource
+    return f"{prefix}{namespace}{SEPARATOR}{name}"
+
+
+def unwrap(namespace: str | None, resource: str) -> str:
+    """The name of a topic or group as its users know it; one of another namespace stays as it is."""
+    if not namespace or not _split(resource)[1].startswith(namespace + SEPARATOR):
+        return resource
+    return unwrap_any(resource)
+
+
+def unwrap_any(resource: str) -> str:
+    """The name of a topic or group without its namespace, whichever that is."""
+    if not resource or is_system(resource):
+        return resource
+    prefix, name = _split(resource)
+    namespace, separator, rest = name.partition(SEPARATOR)
+    return prefix + rest if namespace and separator else resource
+
+
+def namespace_of(resource: str) -> str:
+    """The namespace that a name has; empty if it has none."""
+    if not resource or is_system(resource):
+        return ""
+    namespace, separator, _ = _split(resource)[1].partition(SEPARATOR)
+    return namespace if separator else ""
+
+
+def is_system(resource: str) -> bool:
+    """Whether a topic or group is the system's own."""
+    return resource in SYSTEM_TOPICS or resource.startswith((SYSTEM_TOPIC_PREFIX, SYSTEM_GROUP_PREFIX))
+
+
+def _split(resource: str) -> tuple[str, str]:
+    """A name and the prefix before it that says what kind of topic it is."""
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if resource.startswith(prefix):
+            return prefix, resource[len(prefix) :]
+    return "", resource

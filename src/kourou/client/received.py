@@ -1,0 +1,218 @@
+"""What a pull brings: a batch of records, and each of them as a message when it is asked for.
+
+A batch keeps the bytes as they came. Who wants Arrow columns or bodies alone never pays for an object of each
+message; who goes through its messages has them decoded in one pass.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, overload
+
+from kourou.client.namespace import RETRY_PREFIX, unwrap
+from kourou.errors import CorruptRecordError
+from kourou.message import properties as names
+from kourou.message import sysflag
+from kourou.message.codec import SYS_FLAG_AT, StoredMessage, decode
+from kourou.message.compression import CompressionType, decompress
+from kourou.remoting.lenient_json import MessageQueue
+
+if TYPE_CHECKING:
+    from kourou.remoting.subscription import SubscriptionData
+
+log = logging.getLogger(__name__)
+
+_NO_QUEUE = MessageQueue("", "", 0)
+_SIZE = struct.Struct(">i")
+_UNWRAP = sysflag.INNER_BATCH | sysflag.NEED_UNWRAP
+
+
+class ReconsumeLater(Exception):
+    """Raised by a handler to have its messages again, after a delay of this level (0: growing with each time;
+    -1: not at all, they go to the dead-letter topic)."""
+
+    def __init__(self, delay_level: int = 0) -> None:
+        super().__init__(f"to be consumed again, with delay level {delay_level}")
+        self.delay_level = delay_level
+
+
+@dataclass(slots=True)
+class ReceivedMessage(StoredMessage):
+    """A message from a broker: the body is as it was sent, and `topic` is where it was sent to.
+
+    `queue` is where it was read: for one that comes again, a queue of the group's retry topic.
+    """
+
+    queue: MessageQueue = _NO_QUEUE
+
+    @property
+    def tags(self) -> str | None:
+        """The tag that it was sent with."""
+        return self.properties.get(names.TAGS)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that it was sent with."""
+        return self.properties.get(names.KEYS, "").split()
+
+    @property
+    def broker_name(self) -> str:
+        """The broker that it was read from."""
+        return self.queue.broker_name
+
+    @property
+    def transaction_id(self) -> str | None:
+        """The id of the transaction that sent it."""
+        is_of_transaction = self.properties.get(names.TRANSACTION_PREPARED) == "true"
+        return self.properties.get(names.UNIQ_KEY) if is_of_transaction else None
+
+
+class MessageBatch(Sequence[ReceivedMessage]):
+    """The messages of one pull of one queue."""
+
+    __slots__ = (
+        "_messages", "_namespace", "_seen", "_wanted", "body", "next_offset", "queue", "start_offset",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        body: bytes,
+        start_offset: int,
+        next_offset: int,
+        wanted: SubscriptionData | None = None,
+        *,
+        namespace: str | None = None,
+    ) -> None:
+        self.queue = queue
+        self.body = body  # the records, one behind the other
+        self.start_offset = start_offset  # that was asked for
+        self.next_offset = next_offset  # behind the batch
+        # Brokers filter tags by their hashes: which of them are really wanted is seen here.
+        self._wanted = wanted.tags if wanted is not None and wanted.tags else None
+        self._namespace = namespace
+        self._messages: list[ReceivedMessage] | None = None
+        self._seen: tuple[int, bool] | None = None
+
+    @classmethod
+    def of(cls, queue: MessageQueue, messages: list[ReceivedMessage], start: int, end: int) -> MessageBatch:
+        """A batch of messages that are decoded already."""
+        batch = cls(queue, b"", start, end)
+        batch._messages = messages
+        batch._seen = len(messages), False
+        return batch
+
+    def __repr__(self) -> str:
+        return f"<MessageBatch of {self.queue}, {self.record_count} records up to {self.next_offset}>"
+
+    @property
+    def messages(self) -> list[ReceivedMessage]:
+        """All messages, decoded when first asked for."""
+        if self._messages is None:
+            self._messages = list(self._decode())
+        return self._messages
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each record is a message that is wanted, so that `body` may be taken as it is."""
+        return self._wanted is None and self._messages is None and not self._look()[1]
+
+    @property
+    def record_count(self) -> int:
+        """How many records there are: that of messages, but for wrapped ones and those of other tags."""
+        return self._look()[0]
+
+    def _look(self) -> tuple[int, bool]:
+        """How many records there are, and whether one of them holds several messages."""
+        if self._seen is None:
+            body, unpack, count, is_wrapped = self.body, _SIZE.unpack_from, 0, False
+            for at in self._starts():
+                count += 1
+                is_wrapped |= unpack(body, at + SYS_FLAG_AT)[0] & _UNWRAP == _UNWRAP
+            self._seen = count, is_wrapped
+        return self._seen
+
+    def _starts(self) -> Iterator[int]:
+        body, at, end = self.body, 0, len(self.body)
+        unpack = _SIZE.unpack_from
+        while at < end:
+            size = unpack(body, at)[0] if at + SYS_FLAG_AT + 4 <= end else 0
+            if size <= SYS_FLAG_AT:
+                raise CorruptRecordError(f"a record of {size} bytes in what {self.queue} gave")
+            yield at
+            at += size
+
+    def _decode(self) -> Iterator[ReceivedMessage]:
+        view = memoryview(self.body)
+        queue, wanted = self.queue, self._wanted
+        retried = queue.topic.startswith(RETRY_PREFIX)
+        for at in self._starts():
+            message = decode(view, at, into=ReceivedMessage)
+            message.queue = queue
+            if message.sys_flag & sysflag.COMPRESSED:
+                _decompress(message)
+            parts = [message]
+            if message.sys_flag & _UNWRAP == _UNWRAP:
+                parts = _unwrap(message)
+            for part in parts:
+                if wanted is not None and part.tags not in wanted:
+                    continue
+                if retried:
+                    part.topic = part.properties.get(names.RETRY_TOPIC, part.topic)
+                if self._namespace is not None:
+                    part.topic = unwrap(self._namespace, part.topic)
+                yield part
+
+    def bodies(self) -> list[bytes | memoryview]:
+        """The bodies alone."""
+        return [message.body for message in self.messages]
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> Any:
+        """The messages as a RecordBatch (extra `arrow`)."""
+        from kourou.client.arrow import to_arrow
+
+        return to_arrow([self], columns)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    @overload
+    def __getitem__(self, index: int) -> ReceivedMessage: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ReceivedMessage]: ...
+    def __getitem__(self, index: int | slice) -> ReceivedMessage | list[ReceivedMessage]:
+        return self.messages[index]
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        return iter(self.messages)
+
+
+def _decompress(message: ReceivedMessage) -> None:
+    """Give a message the body that was sent. One that does not decompress stays as it is, and says so by its
+    system flag: a message that nobody can read must not stop its queue."""
+    try:
+        message.body = decompress(message.body, CompressionType.of_sys_flag(message.sys_flag))
+    except CorruptRecordError as error:
+        log.error("the body of %s does not decompress: %s", message.message_id, error)
+        return
+    message.sys_flag &= ~(sysflag.COMPRESSED | sysflag.COMPRESSION_MASK)
+
+
+def _unwrap(outer: ReceivedMessage) -> list[ReceivedMessage]:
+    """The messages of an inner batch, each with its own place in the queue."""
+    found = []
+    for number, inner in enumerate(outer.inner_messages()):
+        message = replace(
+            outer,
+            queue_offset=outer.queue_offset + number,
+            body=bytes(inner.body),
+            properties_raw=names.encode_properties(inner.properties),
+            flag=inner.flag,
+            sys_flag=outer.sys_flag & ~_UNWRAP,
+            _properties=None,
+        )
+        found.append(message)
+    return found

@@ -1,0 +1,207 @@
+"""Sender: the way of one message to a broker, with its tries (DefaultMQProducerImpl.sendDefaultImpl)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection
+
+from kourou.client.core import ClientCore, ClientError
+from kourou.client.faults import LatencyFaults
+from kourou.client.namespace import RETRY_PREFIX
+from kourou.client.publication import Publications, Select, SendRequest, Target
+from kourou.client.receipts import (
+    SEND_OK,
+    STORED,
+    OnSend,
+    SendEvent,
+    SendReceipt,
+    SendRefusedError,
+    read_receipt,
+    sending_failed,
+)
+from kourou.errors import KourouError
+from kourou.message import Message, properties
+from kourou.remoting.codes import RequestCode, ResponseCode
+
+log = logging.getLogger(__name__)
+
+# Answers after which another broker may take the message (DefaultMQProducer.retryResponseCodes)
+RETRY_CODES: frozenset[int] = frozenset(
+    (
+        ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION, ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+    )
+)  # fmt: skip
+
+
+class Sender:
+    """Sends messages as its options say: `Producer` explains them."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        publications: Publications,
+        group: str,
+        *,
+        timeout_s: float,
+        timeout_per_try_s: float | None,
+        retries: int,
+        retry_codes: Collection[int],
+        retry_not_stored: bool,
+        faults: LatencyFaults | None,
+    ) -> None:
+        self._core = core
+        self._publications = publications
+        self._group = group
+        self._timeout_s = timeout_s
+        self._timeout_per_try_s = timeout_per_try_s
+        self._retries = retries
+        self._retry_codes = retry_codes
+        self._retry_not_stored = retry_not_stored
+        self._faults = faults
+        self._greetings: set[asyncio.Task[None]] = set()
+        self.on_send: list[OnSend] = []
+
+    def close(self) -> None:
+        """End what is under way beside messages."""
+        for task in self._greetings:
+            task.cancel()
+
+    async def send(
+        self,
+        message: Message,
+        code: RequestCode,
+        body: bytes | memoryview,
+        sys_flag: int,
+        select: Select | None,
+        timeout_s: float | None,
+        message_id: str | None = None,
+    ) -> SendReceipt:
+        """Send until a broker takes the message, or none is left to try. Hot."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (timeout_s or self._timeout_s)
+        tries = 1 if select is not None else 1 + self._retries
+        message_id = message_id or message.properties[properties.UNIQ_KEY]
+        avoid: str | None = None
+        failures: list[KourouError] = []
+        receipt: SendReceipt | None = None
+        for attempt in range(1, tries + 1):
+            try:
+                publication = await self._publications.get(message.topic)
+                if select is not None:
+                    target = publication.select(select)
+                else:
+                    target = publication.next(avoid, self._faults, attempt > 1)
+            except KourouError as error:
+                if not failures:
+                    raise
+                failures.append(error)  # meanwhile the topic is gone
+                break
+            started = loop.time()
+            left_s = deadline - started
+            if left_s <= 0:
+                break
+            if self._timeout_per_try_s is not None and attempt < tries:
+                left_s = min(left_s, self._timeout_per_try_s)
+            if not self._core.is_greeted(target.address):
+                self._greet(target.address)
+            started_ns = time.time_ns() if self.on_send else 0
+            try:
+                answer = await self._core.call(
+                    target.address, _make_request(code, target, message, body, sys_flag), left_s
+                )
+                if answer.code in STORED:
+                    receipt = read_receipt(message_id, target.queue, answer)
+                    if self._faults is not None:
+                        self._faults.record(target.queue.broker_name, loop.time() - started)
+                    if self.on_send:
+                        self._tell(message, target, attempt, started_ns, receipt)
+                    if receipt.status == SEND_OK or not self._retry_not_stored:
+                        return receipt
+                    avoid = target.queue.broker_name
+                    continue
+                failure: KourouError = SendRefusedError(target.queue, target.address, answer)
+                may_retry, has_answered = answer.code in self._retry_codes, True
+            except ClientError:
+                raise  # the message is of no use to any broker
+            except KourouError as error:
+                failure, may_retry, has_answered = error, True, False
+            avoid = target.queue.broker_name
+            failures.append(failure)
+            if self._faults is not None:
+                # One that answers with an error is further away than one that does not answer: so says Java.
+                took_s = loop.time() - started
+                self._faults.record(avoid, took_s, has_failed=True, is_reachable=not has_answered)
+            if self.on_send:
+                self._tell(message, target, attempt, started_ns, error=failure)
+            if not may_retry:
+                break
+            if not has_answered and attempt < tries:
+                await self._publications.learn(publication, deadline)
+        if receipt is not None:
+            return receipt
+        raise sending_failed(message.topic, failures)
+
+    async def send_oneway(
+        self,
+        message: Message,
+        code: RequestCode,
+        body: bytes | memoryview,
+        sys_flag: int,
+        select: Select | None,
+    ) -> None:
+        """Send a message once, and do not wait for anything."""
+        publication = await self._publications.get(message.topic)
+        target = publication.next(None, self._faults, False) if select is None else publication.select(select)
+        if not self._core.is_greeted(target.address):
+            self._greet(target.address)
+        started_ns = time.time_ns()
+        await self._core.send_oneway(target.address, _make_request(code, target, message, body, sys_flag))
+        if self.on_send:
+            self._tell(message, target, 1, started_ns)
+
+    def _greet(self, address: str) -> None:
+        """Tell a broker who we are, beside the message that goes to it: that has no time to wait."""
+        task = asyncio.get_running_loop().create_task(self._core.greet(address))
+        self._greetings.add(task)
+        task.add_done_callback(self._greetings.discard)
+
+    def _tell(
+        self,
+        message: Message,
+        target: Target,
+        attempt: int,
+        started_ns: int,
+        receipt: SendReceipt | None = None,
+        error: KourouError | None = None,
+    ) -> None:
+        event = SendEvent(
+            message, self._group, target.queue, target.address, attempt, started_ns // 1_000_000,
+            (time.time_ns() - started_ns) / 1e9, receipt, error,
+        )  # fmt: skip
+        for on_send in self.on_send:
+            try:
+                on_send(event)
+            except Exception:
+                log.exception("on_send failed")
+
+
+def _make_request(
+    code: RequestCode,
+    target: Target,
+    message: Message,
+    body: bytes | memoryview,
+    sys_flag: int,
+) -> SendRequest:
+    if message.topic[0] != RETRY_PREFIX[0] or not message.topic.startswith(RETRY_PREFIX):
+        return SendRequest(code, target, message, body, sys_flag)
+    # How often it was consumed stands in the header of a message that comes back, not in its properties.
+    plain = Message(message.topic, b"", message.properties, message.flag)
+    times = plain.properties.pop(properties.RECONSUME_TIME, None)
+    max_times = plain.properties.pop(properties.MAX_RECONSUME_TIMES, None)
+    request = SendRequest(code, target, plain, body, sys_flag)
+    request.reconsumed(int(times or 0), None if max_times is None else int(max_times))
+    return request

@@ -1,0 +1,308 @@
+"""The clients for programs without an event loop: the same, with plain calls.
+
+    with Producer("127.0.0.1:9876", group="orders") as producer:
+        receipt = producer.send(Message("orders", b"...", tags="paid"))
+
+    with Consumer("127.0.0.1:9876", group="billing", subscribe={"orders": "paid"}) as consumer:
+        for message in consumer: ...
+
+Each client has an event loop in a thread of its own, on which the asynchronous one of `kourou.client` runs;
+options, rules and errors are those of that one. They may be used from several threads. A handler that is a
+plain function runs in a thread, one that is a coroutine on the client's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, Self, TypeVar
+
+from kourou import client
+from kourou.client import (
+    ClientError,
+    Message,
+    MessageBatch,
+    MessageQueue,
+    NoRouteError,
+    ReceivedMessage,
+    ReconsumeLater,
+    RefusedError,
+    SendReceipt,
+    Sql,
+)
+
+__all__ = [
+    "Producer",
+    "Consumer",
+    "PullConsumer",
+    "Message",
+    "MessageBatch",
+    "MessageQueue",
+    "ReceivedMessage",
+    "SendReceipt",
+    "ReconsumeLater",
+    "Sql",
+    "ClientError",
+    "NoRouteError",
+    "RefusedError",
+]
+
+_T = TypeVar("_T")
+_C = TypeVar("_C", client.Producer, client.Consumer, client.PullConsumer)
+
+
+class _Loop:
+    """An event loop in a thread."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = _new_loop()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        finally:
+            asyncio.set_event_loop(None)
+            self._loop.close()
+
+    def run(self, work: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
+        """The result of a coroutine; if the caller is interrupted, it is cancelled."""
+        if not self._thread.is_alive():
+            work.close()
+            raise ClientError("the client is closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout_s)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call(self, function: Callable[[], _T]) -> _T:
+        """The result of a function that is called on the loop."""
+
+        async def work() -> _T:
+            return function()
+
+        return self.run(work())
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        return uvloop.new_event_loop()
+    return asyncio.new_event_loop()
+
+
+class _Facade(Generic[_C]):
+    """What all clients have."""
+
+    _make: Callable[..., _C]
+
+    def __init__(self, namesrv: str, **options: Any) -> None:
+        self._loop = _Loop(f"kourou-{type(self).__name__.lower()}")
+        try:
+            self._client: _C = self._loop.call(lambda: type(self)._make(namesrv, **options))
+        except BaseException:
+            self._loop.close()
+            raise
+        self._is_open = False
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> Self:
+        """Connect; `with` does it too."""
+        if not self._is_open:
+            try:
+                self._loop.run(self._client.__aenter__())
+            except BaseException:
+                self._loop.close()
+                raise
+            self._is_open = True
+        return self
+
+    def close(self) -> None:
+        """Disconnect, with what the asynchronous client does when it is left."""
+        if self._is_open:
+            self._is_open = False
+            self._loop.run(self._client.__aexit__(None, None, None))
+        self._loop.close()
+
+    @property
+    def group(self) -> str:
+        """The group of this client."""
+        return self._client.group
+
+
+class Producer(_Facade[client.Producer]):
+    """Sends messages. Options are those of kourou.client.Producer."""
+
+    _make = client.Producer
+
+    def send(self, message: Message, **options: Any) -> SendReceipt:
+        """Send a message, and wait until the broker has it."""
+        return self._loop.run(self._client.send(message, **options))
+
+    def send_async(self, message: Message, **options: Any) -> concurrent.futures.Future[SendReceipt]:
+        """Send a message; the future has its receipt."""
+        return asyncio.run_coroutine_threadsafe(self._client.send(message, **options), self._loop._loop)
+
+    def send_batch(self, messages: Iterable[Message], **options: Any) -> list[SendReceipt]:
+        """Send messages of one topic together, in as many requests as their size takes."""
+        return self._loop.run(self._client.send_batch(messages, **options))
+
+    def send_oneway(self, message: Message, **options: Any) -> None:
+        """Send a message, and do not wait for anything."""
+        self._loop.run(self._client.send_oneway(message, **options))
+
+    def send_in_transaction(self, message: Message, execute: Any, **options: Any) -> Any:
+        """Send a message that consumers see if `execute` says so."""
+        return self._loop.run(self._client.send_in_transaction(message, execute, **options))
+
+    def request(self, message: Message, **options: Any) -> Any:
+        """Send a message, and wait for the reply of a consumer."""
+        return self._loop.run(self._client.request(message, **options))
+
+    def recall(self, topic: str, handle: str) -> str:
+        """Take back a timer message that has not been delivered."""
+        return self._loop.run(self._client.recall(topic, handle))
+
+
+class Consumer(_Facade[client.Consumer]):
+    """Reads the topics of a group. Options are those of kourou.client.Consumer."""
+
+    _make = client.Consumer
+
+    def handler(self, function: client.Handler) -> client.Handler:
+        """Have this function called with each message."""
+        return self._loop.call(lambda: self._client.handler(function))
+
+    def run(self) -> None:
+        """Have the handler called until the consumer is closed, or the program interrupted."""
+        self._loop.run(self._client.run())
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        iterator = self._client.__aiter__()
+
+        async def following() -> ReceivedMessage | None:
+            return await anext(iterator, None)
+
+        while (message := self._loop.run(following())) is not None:
+            yield message
+
+    def batches(self) -> Iterator[MessageBatch]:
+        """What each pull brought; consumed when the next is asked for."""
+        iterator = self._client.batches()
+
+        async def following() -> MessageBatch | None:
+            return await anext(iterator, None)
+
+        while (batch := self._loop.run(following())) is not None:
+            yield batch
+
+    def fetch_arrow(
+        self,
+        max_messages: int = 32 * 1024,
+        timeout_s: float | None = None,
+        columns: Sequence[str] | None = None,
+        linger_s: float = 0.05,
+    ) -> Any:
+        """What has come, as one RecordBatch; consumed when the next is asked for."""
+        return self._loop.run(self._client.fetch_arrow(max_messages, timeout_s, columns, linger_s))
+
+    def reconsume_later(self, message: ReceivedMessage, delay_level: int = 0) -> None:
+        """Send a message back to its broker: the group has it again later."""
+        self._loop.run(self._client.reconsume_later(message, delay_level))
+
+    def commit(self) -> None:
+        """Keep the offsets of what is consumed now."""
+        self._loop.run(self._client.commit())
+
+    def pause(self) -> None:
+        """Give nothing out, and pull no more, until `resume`."""
+        self._loop.call(self._client.pause)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._loop.call(self._client.resume)
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that this client reads now."""
+        return self._loop.call(lambda: self._client.queues)
+
+
+class PullConsumer(_Facade[client.PullConsumer]):
+    """Reads queues at the caller's pace. Options are those of kourou.client.PullConsumer."""
+
+    _make = client.PullConsumer
+
+    def poll(self, timeout_s: float = 5.0, max_messages: int = 32) -> list[ReceivedMessage]:
+        """Messages of one queue, or none if nothing came in this time."""
+        return self._loop.run(self._client.poll(timeout_s, max_messages))
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that are read now."""
+        return self._loop.call(lambda: self._client.queues)
+
+    def fetch_queues(self, topic: str) -> list[MessageQueue]:
+        """All queues of a topic, to choose from for `assign`."""
+        return self._loop.run(self._client.fetch_queues(topic))
+
+    def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Read exactly these queues."""
+        self._loop.run(self._client.assign(queues))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at an offset of a queue."""
+        self._loop.call(lambda: self._client.seek(queue, offset))
+
+    def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on at the oldest message of a queue."""
+        self._loop.run(self._client.seek_to_begin(queue))
+
+    def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on behind the newest message of a queue."""
+        self._loop.run(self._client.seek_to_end(queue))
+
+    def offset_for_timestamp(self, queue: MessageQueue, when: Any) -> int:
+        """The offset of the first message that was stored at a time or after it."""
+        return self._loop.run(self._client.offset_for_timestamp(queue, when))
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Give nothing out of these queues, and pull no more of them."""
+        self._loop.call(lambda: self._client.pause(*queues))
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Go on with queues that were paused."""
+        self._loop.call(lambda: self._client.resume(*queues))
+
+    def position(self, queue: MessageQueue) -> int:
+        """The offset behind what `poll` gave of a queue."""
+        return self._loop.call(lambda: self._client.position(queue))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """The offset that the group goes on at."""
+        return self._loop.run(self._client.committed(queue))
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Keep everything that `poll` gave, or these offsets."""
+        self._loop.run(self._client.commit(offsets))

@@ -1,0 +1,66 @@
+"""A real Spark for tests: small, local, one for all tests of a process."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kourou.message import encode_properties
+from kourou.remoting.codes import RequestCode
+
+
+@contextmanager
+def local_spark(directory: Path, master: str = "local[2]") -> Iterator[Any]:
+    """A session with the settings of kourou.spark.session, whose files are below `directory`."""
+    from kourou.spark import session
+
+    conf = {
+        "spark.driver.memory": "600m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "2",
+        "spark.local.dir": str(directory / "local"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={directory} -XX:TieredStopAtLevel=1",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what pyspark itself imports
+        spark = session("kourou tests", master=master, conf=conf)
+        spark.sparkContext.setLogLevel("ERROR")
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def send(
+    cluster: Any,
+    topic: str,
+    bodies: Iterable[bytes],
+    *,
+    queue: int | None = None,
+    queues: int = 4,
+    properties: Callable[[int], dict[str, str]] = lambda number: {},
+    brokers: Sequence[int] = (0,),
+) -> None:
+    """Send messages to the brokers of a kourou.testing.Cluster in turn, queue after queue."""
+    for number, body in enumerate(bodies):
+        fields = {
+            "a": "tests", "b": topic, "c": "TBW102", "d": "4",
+            "e": str(number // len(brokers) % queues if queue is None else queue), "f": "0",
+            "g": str(time.time_ns() // 1_000_000), "h": "0", "i": encode_properties(properties(number)),
+            "j": "0", "k": "false", "m": "false",
+        }  # fmt: skip
+        address = cluster.broker_addresses[brokers[number % len(brokers)]]
+        cluster.call(address, RequestCode.SEND_MESSAGE_V2, fields, body)
+
+
+def bodies_of(frame: Any) -> list[bytes]:
+    """The bodies of a DataFrame's rows, sorted."""
+    return sorted(bytes(row.body) for row in frame.select("body").collect())
