@@ -9,8 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from support import golden
+
+# The time that an example takes says something about the machine, and what else runs on it.
+settings.register_profile("kourou", deadline=None)
+settings.load_profile("kourou")
 
 pytest_plugins = ["support.ci", "pytester"]
 
