@@ -26,6 +26,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.broker_processes import JAVA_OPTIONS, RUN_JAVA, Broker, CannotRunError, check_java, running
+from kourou.remoting.client import RemotingClient
+from kourou.remoting.codes import RequestCode, ResponseCode
+from kourou.remoting.command import RemotingCommand
+from kourou.remoting.headers import CreateTopic
+from kourou.remoting.registration import PERM_READ, PERM_WRITE
 
 TOPIC = "clients-bench"
 QUEUES = 8
@@ -83,7 +88,6 @@ def run(options: argparse.Namespace) -> dict[str, dict[str, dict[str, float]]]:
     figures: dict[str, dict[str, dict[str, float]]] = {}
     root = Path(tempfile.mkdtemp(prefix="kourou-bench-"))
     more = {
-        "defaultTopicQueueNums": QUEUES,
         "maxTransferCountOnMessageInMemory": options.pull_batch_size,
         "maxTransferBytesOnMessageInMemory": max(256 * 1024, options.pull_batch_size * 1024),
     }
@@ -97,6 +101,7 @@ def run(options: argparse.Namespace) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def _measure(broker: Broker, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    asyncio.run(_create_topic(broker))
     found: dict[str, list[dict[str, float]]] = {}
     for number in range(options.rounds):
         for mode in ["java send", *MODES, "java consume"]:
@@ -107,6 +112,18 @@ def _measure(broker: Broker, options: argparse.Namespace) -> dict[str, dict[str,
         mode: {key: statistics.median(report[key] for report in reports) for key in ("rate", "cpu_us")}
         for mode, reports in found.items()
     }
+
+
+async def _create_topic(broker: Broker) -> None:
+    client = RemotingClient()
+    header = CreateTopic(TOPIC, "TBW102", QUEUES, QUEUES, PERM_READ | PERM_WRITE, "SINGLE_TAG")
+    request = RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, header.fields())
+    try:
+        answer = await client.call(broker.address, request, 10.0)
+    finally:
+        await client.close()
+    if answer.code != ResponseCode.SUCCESS:
+        raise CannotRunError(f"{broker.name} makes no topic: {answer.remark}")
 
 
 def _python_client(mode: str, broker: Broker, options: argparse.Namespace) -> dict[str, float]:

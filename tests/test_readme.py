@@ -18,14 +18,16 @@ README = Path(__file__).resolve().parent.parent / "README.md"
 
 def test_the_python_of_the_readme_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     examples = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(examples) == 3
+    assert len(examples) == 4
     for example in examples:
         exec(example.replace("/tmp/orders-store", str(tmp_path / "store")), {})
     printed = capsys.readouterr().out.splitlines()
     namesrv, _, brokers = printed.pop(0).partition(" ")
     assert namesrv.startswith("127.0.0.1:")
     assert brokers == "1"
+    assert printed.pop(0).startswith("SEND_OK ")
     assert printed == [
+        "orders paid b'order 1'",
         "[b'order 0', b'order 1', b'order 2'] 32",
         "[42]",
         "100 ['topic', 'queue_offset', 'keys', 'body']",

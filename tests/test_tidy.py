@@ -18,7 +18,9 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 MAX_LINES = 700  # a reader's patience; at 600 think about where the file would split
 
 # What users and the installed command import; everything else must be used by one of these.
-ENTRY_POINTS = {"kourou", "kourou.cli", "kourou.client", "kourou.testing", "kourou.testing.pytest_plugin"}
+ENTRY_POINTS = {
+    "kourou", "kourou.cli", "kourou.client", "kourou.sync", "kourou.testing", "kourou.testing.pytest_plugin",
+}  # fmt: skip
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|NotImplementedError)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.])/(work|tmp|home|root|Users)/")

@@ -231,6 +231,10 @@ class Consumer(_Facade[client.Consumer]):
         """Send a message back to its broker: the group has it again later."""
         self._loop.run(self._client.reconsume_later(message, delay_level))
 
+    def acknowledge(self) -> None:
+        """What was given last is consumed, though no more is asked for; its offset is kept now."""
+        self._loop.run(self._client.acknowledge())
+
     def commit(self) -> None:
         """Keep the offsets of what is consumed now."""
         self._loop.run(self._client.commit())

@@ -45,7 +45,7 @@ async def take(consumer: Consumer, count: int) -> list[ReceivedMessage]:
     found: list[ReceivedMessage] = []
     while len(found) < count:
         found.append(await anext(consumer))
-    consumer._settle_given()
+    await consumer.acknowledge()
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ async def node(
     options = {name: more.pop(name) for name in tuple(more) if name in _OPTIONS}
     config = small_config(directory, broker_role=role, ha_master_address=master, **more)
     loop = asyncio.get_running_loop()
-    store = MessageStore(config, post=loop.call_soon_threadsafe)
+    store = MessageStore(config, post=lambda call: _post(loop, call))
     store.load()
     store.start()
     replication = Replication(store, **options)
@@ -53,6 +53,10 @@ async def node(
     finally:
         await replication.stop()
         store.shutdown()
+
+
+def _post(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    loop.call_soon_threadsafe(call)
 
 
 _OPTIONS = ("from_start", "server_tls", "client_tls", "check_master")

@@ -6,6 +6,7 @@ The columns are those of `kourou.message.columns`, and `broker_name`. Bodies are
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow as pa
 from kourou.client.received import MessageBatch
 from kourou.errors import CorruptRecordError
 from kourou.message import columns as message_columns
-from kourou.message import scan
+from kourou.message import scan, sysflag
 from kourou.message.codec import encode
 
 BROKER_NAME = "broker_name"
@@ -22,10 +23,9 @@ BROKER_NAME = "broker_name"
 
 def arrow_schema(columns: Sequence[str] | None = None) -> Any:
     """The schema of these columns; of all by default."""
-    names = _names(columns)
     fields = [
         pa.field(BROKER_NAME, pa.string()) if name == BROKER_NAME else message_columns.schema([name]).field(0)
-        for name in names
+        for name in _names(columns)
     ]
     return pa.schema(fields)
 
@@ -34,20 +34,31 @@ def to_arrow(batches: Sequence[MessageBatch], columns: Sequence[str] | None = No
     """The messages of these batches, in their order, as one RecordBatch."""
     names = _names(columns)
     wanted = [name for name in names if name != BROKER_NAME]
-    bodies = [batch.body if batch.is_plain else _unfolded(batch) for batch in batches]
-    rows, stop = message_columns.read_columns(
-        b"".join(bodies), columns=wanted or ["queue_id"], decompress=True
-    )
-    if stop.reason != scan.END:
-        raise CorruptRecordError(f"{stop.reason} in what was pulled: {stop.detail}")
-    arrays = {name: rows.column(number) for number, name in enumerate(wanted)}
+    # The system flag tells of inner batches, the size of a record to which batch it belongs.
+    asked = list(dict.fromkeys([*wanted, "sys_flag", "store_size"]))
+    bodies = [_unfolded(batch) if batch.is_filtered or batch.is_opened else batch.body for batch in batches]
+    rows = _read(bodies, asked)
+    flags = rows.column("sys_flag").to_numpy()
+    if np.any(flags & sysflag.INNER_BATCH != 0):
+        bodies = [_unfolded(batch) for batch in batches]
+        rows = _read(bodies, asked)
+    arrays = {name: rows.column(name) for name in wanted}
     if BROKER_NAME in names:
-        counts = [batch.record_count if batch.is_plain else len(batch.messages) for batch in batches]
         brokers = sorted({batch.queue.broker_name for batch in batches})
-        which = np.repeat([brokers.index(batch.queue.broker_name) for batch in batches], counts)
-        encoded = pa.DictionaryArray.from_arrays(pa.array(which.astype(np.int32)), pa.array(brokers))
+        of_batch = np.array([brokers.index(batch.queue.broker_name) for batch in batches], np.int32)
+        ends = np.fromiter(accumulate(map(len, bodies)), np.int64, len(bodies))
+        record_ends = np.cumsum(rows.column("store_size").to_numpy(), dtype=np.int64)
+        which = of_batch[np.searchsorted(ends, record_ends)]
+        encoded = pa.DictionaryArray.from_arrays(pa.array(which), pa.array(brokers, pa.string()))
         arrays[BROKER_NAME] = encoded.cast(pa.string())
     return pa.RecordBatch.from_arrays([arrays[name] for name in names], schema=arrow_schema(names))
+
+
+def _read(bodies: Sequence[bytes], columns: Sequence[str]) -> Any:
+    rows, stop = message_columns.read_columns(b"".join(bodies), columns=columns, decompress=True)
+    if stop.reason != scan.END:
+        raise CorruptRecordError(f"{stop.reason} in what was pulled: {stop.detail}")
+    return rows
 
 
 def _names(columns: Sequence[str] | None) -> list[str]:

@@ -472,7 +472,7 @@ class Consumer:
         batch = delivery.batch
         if batch is None:  # of a queue whose messages were taken one by one before
             batch = MessageBatch.of(queue.queue, delivery.messages, delivery.start, delivery.end)
-        elif not batch.is_plain and not batch.messages:  # tags of the same hash as one that is wanted
+        elif batch.is_filtered and not batch.messages:  # tags of the same hash as one that is wanted
             self._done(delivery)
             return None
         self._given.append(delivery)
@@ -504,7 +504,7 @@ class Consumer:
                 if not batches:
                     deadline = loop.time() + linger_s
                 batches.append(batch)
-                count += batch.record_count
+                count += batch.size
                 if self.assignment.is_caught_up:
                     deadline = loop.time()
         return to_arrow(batches, columns)
@@ -517,6 +517,11 @@ class Consumer:
                 async with asyncio.timeout_at(deadline):
                     queue = await self._inbox.wait()
         return queue
+
+    async def acknowledge(self) -> None:
+        """What was given last is consumed, though no more is asked for; its offset is kept now."""
+        self._settle_given()
+        await self.commit()
 
     def _settle_given(self) -> None:
         for delivery in self._given:

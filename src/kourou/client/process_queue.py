@@ -82,7 +82,7 @@ class ProcessQueue:
     def put(self, batch: MessageBatch) -> None:
         """Take what a pull brought."""
         self._batches.append(batch)
-        self.count += batch.record_count
+        self.count += batch.size
         self.size_bytes += len(batch.body)
         self.position = self._newest_end = batch.next_offset
 
@@ -116,7 +116,7 @@ class ProcessQueue:
             self._messages.extend(batch.messages)
             self._opened_end = batch.next_offset
             size_bytes = sum(len(message.body) for message in batch.messages)
-            self._change(len(batch.messages) - batch.record_count, size_bytes - len(batch.body))
+            self._change(len(batch.messages) - batch.size, size_bytes - len(batch.body))
         waiting = self._messages
         if not waiting:
             return None
@@ -131,7 +131,7 @@ class ProcessQueue:
         batch = self._batches.popleft()
         delivery = Delivery(self, batch.start_offset, batch.next_offset, [], self.epoch)
         delivery.batch = batch
-        delivery.count, delivery.size_bytes = batch.record_count, len(batch.body)
+        delivery.count, delivery.size_bytes = batch.size, len(batch.body)
         return self._give(delivery)
 
     def _give(self, delivery: Delivery) -> Delivery:

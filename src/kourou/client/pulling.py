@@ -5,11 +5,13 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+import orjson
+
 from kourou.client.core import ClientCore, NoRouteError, RefusedError
 from kourou.client.received import MessageBatch
 from kourou.client.routes import MASTER_ID
 from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
+from kourou.remoting.command import LANGUAGE, VERSION, RemotingCommand
 from kourou.remoting.lenient_json import MessageQueue
 from kourou.remoting.subscription import SubscriptionData
 
@@ -20,6 +22,13 @@ ANSWER_S = 15.0  # beyond that
 _COMMIT_OFFSET = 1
 _SUSPEND = 2
 _SUBSCRIPTION = 4
+
+
+_HEAD = b'{"code":%d,"language":"%b","serializeTypeCurrentRPC":"JSON","version":%d,"extFields":%b,'
+_REST = (
+    b'"queueOffset":"%d","maxMsgNums":"%d","sysFlag":"%d","commitOffset":"%d","suspendTimeoutMillis":"%d"}'
+    b',"flag":0,"opaque":%d}'
+)
 
 
 class PullStatus(Enum):
@@ -44,6 +53,23 @@ class Pulled(NamedTuple):
     max_offset: int
 
 
+class _PullRequest(RemotingCommand):
+    """PULL_MESSAGE. Hot: most of its header is the same for all pulls of a queue, and is made once."""
+
+    __slots__ = ("_header",)
+
+    def __init__(
+        self, head: bytes, offset: int, most: int, flags: int, commit_offset: int, suspend_ms: int
+    ) -> None:
+        super().__init__(RequestCode.PULL_MESSAGE)
+        rest = _REST % (offset, most, flags, commit_offset, suspend_ms, self.opaque)
+        self._header = head + rest
+
+    def encode_header(self) -> bytes:
+        """The header."""
+        return self._header
+
+
 class Puller:
     """Pulls for one group. With `tell_subscription` each request says what is wanted; else heartbeats do."""
 
@@ -54,6 +80,7 @@ class Puller:
         self._group = group
         self._tells = tell_subscription
         self._namespace = namespace
+        self._heads: dict[MessageQueue, tuple[SubscriptionData, bytes]] = {}
         self._suggested: dict[MessageQueue, int] = {}  # the member of the broker to ask, by its last answer
 
     async def pull(
@@ -63,7 +90,6 @@ class Puller:
         wanted: SubscriptionData,
         *,
         most: int = 32,
-        most_bytes: int | None = None,
         commit_offset: int | None = None,
         suspend_s: float = SUSPEND_S,
     ) -> Pulled:
@@ -74,28 +100,15 @@ class Puller:
             address = self._core.broker_address(queue.broker_name)
         if address is None:
             raise NoRouteError(f"broker {queue.broker_name} of {queue.topic} is not known at the name server")
-        await self._core.greet(address)
+        if not self._core.is_greeted(address):
+            await self._core.greet(address)
         flags = (_SUSPEND if suspend_s > 0 else 0) | (_SUBSCRIPTION if self._tells else 0)
         if commit_offset is not None and commit_offset > 0:
             flags |= _COMMIT_OFFSET
-        fields = {
-            "consumerGroup": self._group,
-            "topic": queue.topic,
-            "queueId": str(queue.queue_id),
-            "queueOffset": str(offset),
-            "maxMsgNums": str(most),
-            "sysFlag": str(flags),
-            "commitOffset": str(commit_offset or 0),
-            "suspendTimeoutMillis": str(int(suspend_s * 1000)),
-            "subVersion": str(wanted.sub_version),
-            "expressionType": wanted.expression_type,
-            "bname": queue.broker_name,
-        }
-        if self._tells:
-            fields["subscription"] = wanted.sub_string
-        if most_bytes is not None:
-            fields["maxMsgBytes"] = str(most_bytes)
-        request = RemotingCommand(RequestCode.PULL_MESSAGE, fields)
+        known = self._heads.get(queue)
+        if known is None or known[0] is not wanted:
+            known = self._heads[queue] = wanted, self._make_head(queue, wanted)
+        request = _PullRequest(known[1], offset, most, flags, commit_offset or 0, int(suspend_s * 1000))
         answer = await self._core.call(address, request, suspend_s + ANSWER_S)
         status = _STATUS.get(answer.code)
         if status is None:
@@ -110,6 +123,21 @@ class Puller:
             )
         return Pulled(status, batch, next_offset, int(found["minOffset"]), int(found["maxOffset"]))
 
+    def _make_head(self, queue: MessageQueue, wanted: SubscriptionData) -> bytes:
+        """What all pulls of a queue have in common."""
+        fields = {
+            "consumerGroup": self._group,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "subVersion": str(wanted.sub_version),
+            "expressionType": wanted.expression_type,
+            "bname": queue.broker_name,
+        }
+        if self._tells:
+            fields["subscription"] = wanted.sub_string
+        return _HEAD % (RequestCode.PULL_MESSAGE, LANGUAGE.encode(), VERSION, orjson.dumps(fields)[:-1])
+
     def forget(self, queue: MessageQueue) -> None:
         """A queue is not ours any more."""
+        self._heads.pop(queue, None)
         self._suggested.pop(queue, None)

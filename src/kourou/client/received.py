@@ -16,7 +16,7 @@ from kourou.client.namespace import RETRY_PREFIX, unwrap
 from kourou.errors import CorruptRecordError
 from kourou.message import properties as names
 from kourou.message import sysflag
-from kourou.message.codec import SYS_FLAG_AT, StoredMessage, decode
+from kourou.message.codec import StoredMessage, decode
 from kourou.message.compression import CompressionType, decompress
 from kourou.remoting.lenient_json import MessageQueue
 
@@ -74,7 +74,7 @@ class MessageBatch(Sequence[ReceivedMessage]):
     """The messages of one pull of one queue."""
 
     __slots__ = (
-        "_messages", "_namespace", "_seen", "_wanted", "body", "next_offset", "queue", "start_offset",
+        "_messages", "_namespace", "_size", "_wanted", "body", "next_offset", "queue", "start_offset",
     )  # fmt: skip
 
     def __init__(
@@ -95,18 +95,18 @@ class MessageBatch(Sequence[ReceivedMessage]):
         self._wanted = wanted.tags if wanted is not None and wanted.tags else None
         self._namespace = namespace
         self._messages: list[ReceivedMessage] | None = None
-        self._seen: tuple[int, bool] | None = None
+        self._size: int | None = None
 
     @classmethod
     def of(cls, queue: MessageQueue, messages: list[ReceivedMessage], start: int, end: int) -> MessageBatch:
         """A batch of messages that are decoded already."""
         batch = cls(queue, b"", start, end)
         batch._messages = messages
-        batch._seen = len(messages), False
+        batch._size = len(messages)
         return batch
 
     def __repr__(self) -> str:
-        return f"<MessageBatch of {self.queue}, {self.record_count} records up to {self.next_offset}>"
+        return f"<MessageBatch of {self.queue}, {self.start_offset} to {self.next_offset}>"
 
     @property
     def messages(self) -> list[ReceivedMessage]:
@@ -116,31 +116,31 @@ class MessageBatch(Sequence[ReceivedMessage]):
         return self._messages
 
     @property
-    def is_plain(self) -> bool:
-        """Whether each record is a message that is wanted, so that `body` may be taken as it is."""
-        return self._wanted is None and self._messages is None and not self._look()[1]
+    def is_filtered(self) -> bool:
+        """Whether there may be records that are not wanted."""
+        return self._wanted is not None
 
     @property
-    def record_count(self) -> int:
-        """How many records there are: that of messages, but for wrapped ones and those of other tags."""
-        return self._look()[0]
+    def is_opened(self) -> bool:
+        """Whether its messages are decoded."""
+        return self._messages is not None
 
-    def _look(self) -> tuple[int, bool]:
-        """How many records there are, and whether one of them holds several messages."""
-        if self._seen is None:
-            body, unpack, count, is_wrapped = self.body, _SIZE.unpack_from, 0, False
-            for at in self._starts():
-                count += 1
-                is_wrapped |= unpack(body, at + SYS_FLAG_AT)[0] & _UNWRAP == _UNWRAP
-            self._seen = count, is_wrapped
-        return self._seen
+    @property
+    def size(self) -> int:
+        """How many messages there are, about: without looking at them, where all are wanted."""
+        if self._size is None:
+            if self._wanted is None:
+                self._size = self.next_offset - self.start_offset
+            else:
+                self._size = sum(1 for _ in self._starts())
+        return self._size
 
     def _starts(self) -> Iterator[int]:
         body, at, end = self.body, 0, len(self.body)
         unpack = _SIZE.unpack_from
         while at < end:
-            size = unpack(body, at)[0] if at + SYS_FLAG_AT + 4 <= end else 0
-            if size <= SYS_FLAG_AT:
+            size = unpack(body, at)[0] if at + _SIZE.size <= end else 0
+            if size <= 0:
                 raise CorruptRecordError(f"a record of {size} bytes in what {self.queue} gave")
             yield at
             at += size
