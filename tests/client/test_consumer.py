@@ -21,6 +21,7 @@ from kourou.client import (
     RefusedError,
     Sql,
 )
+from kourou.client.strategies import AVERAGE_BY_CIRCLE, CONSISTENT_HASH
 from support.clients import bodies, numbers, of_topic, run, send, take, until
 
 
@@ -438,6 +439,91 @@ def test_no_more_is_pulled_than_may_wait(target, topic):
             assert 50 < max(queue.count for queue in consumer.assignment.queues.values()) <= 50 + 32
             found = await take(consumer, 400)
             assert [bytes(message.body) for message in found] == bodies(400)
+
+    run(main())
+
+
+@pytest.mark.parametrize("limit", [{"max_cached_bytes": 20_000}, {"max_span": 100}], ids=["bytes", "span"])
+def test_nor_more_bytes_nor_further_ahead(target, topic, limit):
+    async def main():
+        body = b"x" * 200
+        await send(target, topic, [body] * 300, sharding_key="one")
+        async with Consumer(
+            target.namesrv, group=f"G{topic}", subscribe=topic, consume_from="first", **limit
+        ) as consumer:
+            first = await anext(consumer)
+            await asyncio.sleep(0.3)
+            (queue,) = [queue for queue in consumer.assignment.queues.values() if queue.count]
+            assert 32 <= queue.count < 200  # and not all there is
+            found = await take(consumer, 299)
+            assert [message.queue_offset for message in (first, *found)] == list(range(300))
+
+    run(main())
+
+
+@pytest.mark.parametrize("strategy", [AVERAGE_BY_CIRCLE, CONSISTENT_HASH], ids=["circle", "hash"])
+def test_other_strategies_share_all_queues_too(target, topic, strategy):
+    async def main():
+        options = {"group": f"G{topic}", "subscribe": topic, "strategy": strategy}
+        async with Consumer(target.namesrv, **options) as one, Consumer(target.namesrv, **options) as two:
+            await until(
+                lambda: (
+                    len(of_topic(one, topic)) + len(of_topic(two, topic)) == 4
+                    and not set(of_topic(one, topic)) & set(of_topic(two, topic))
+                )
+            )
+
+    run(main())
+
+
+def test_messages_whose_handler_does_not_end_are_sent_back(target, topic, monkeypatch):
+    monkeypatch.setattr("kourou.client.consumer.TIMEOUT_CHECK_S", 0.1)
+
+    async def main():
+        await send(target, topic, [b"x"])
+        times: list[int] = []
+        consumer = Consumer(
+            target.namesrv,
+            group=f"G{topic}",
+            subscribe=topic,
+            consume_from="first",
+            consume_timeout_s=0.3,
+            close_timeout_s=0.1,
+        )
+
+        @consumer.handler
+        async def handle(message: ReceivedMessage) -> None:
+            times.append(message.reconsume_times)
+            if message.reconsume_times == 0:
+                await asyncio.sleep(1000)
+
+        async with consumer:
+            await until(lambda: times == [0, 1])
+
+    run(main())
+
+
+def test_messages_of_inner_batches_come_one_by_one(target):
+    async def main():
+        topic = target.create_topic(f"inner{next(numbers)}", queues=1, attributes="+queue.type=BatchCQ")
+        async with Producer(target.namesrv, group="PG") as producer:
+            for start in (0, 5):
+                batch = [Message(topic, body, tags="t") for body in bodies(start + 5)[start:]]
+                await producer.send_batch(batch, queue=MessageQueue(topic, "broker-a", 0))
+        options = {"subscribe": topic, "consume_from": "first"}
+        async with Consumer(target.namesrv, group=f"G{topic}", **options) as consumer:
+            found = await take(consumer, 10)
+            assert [(bytes(message.body), message.queue_offset) for message in found] == [
+                (body, offset) for offset, body in enumerate(bodies(10))
+            ]
+        async with Consumer(target.namesrv, group=f"A{topic}", **options) as consumer:
+            rows: list[Any] = []
+            while len(rows) < 10:
+                rows += (await consumer.fetch_arrow(columns=["body", "queue_offset", "tags"])).to_pylist()
+            expected = [
+                {"body": body, "queue_offset": offset, "tags": "t"} for offset, body in enumerate(bodies(10))
+            ]
+            assert sorted(rows, key=lambda row: row["queue_offset"]) == expected
 
     run(main())
 
