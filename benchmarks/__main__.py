@@ -1,6 +1,6 @@
 """python -m benchmarks [NAME…] [--json]: run the benchmarks, all or those named.
 
-`brokers`, `clients` and `replication`, which compare with Java's, take options when they are the only one:
+`brokers`, `clients`, `replication` and `services`, which compare with Java's, take options when alone:
 python -m benchmarks brokers --help
 """
 
@@ -15,12 +15,17 @@ import platform
 import sys
 from typing import Any
 
-from benchmarks import brokers, clients, replication
+from benchmarks import brokers, clients, replication, services
 from benchmarks.broker_processes import CannotRunError
 from benchmarks.common import Row, print_rows
 
-NAMES = ["append", "flush", "read", "scan", "recovery", "memory", "sql_filter"]
-COMPARISONS = {"brokers": brokers.main, "clients": clients.main, "replication": replication.main}
+NAMES = ["append", "flush", "read", "scan", "recovery", "memory", "sql_filter", "pipeline"]
+COMPARISONS = {
+    "brokers": brokers.main,
+    "clients": clients.main,
+    "replication": replication.main,
+    "services": services.main,
+}
 ALL_NAMES = [*NAMES, *COMPARISONS]
 INTERRUPTED = 130
 
@@ -71,6 +76,8 @@ def _main() -> int:
         failed = bool(results.failures)
     if "clients" in names:
         document["clients"] = clients.run(clients.parse([]))
+    if "services" in names:
+        document["services"] = services.run(services.parse([]))
     print(json.dumps(document, indent=2))
     return 1 if failed else 0
 

@@ -11,6 +11,7 @@ import pytest
 from kourou.broker import Broker, BrokerConfig
 from kourou.broker.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from kourou.broker.names import TRANSACTION_GROUP as GROUP
+from kourou.broker.transactions import AT_ONCE
 from kourou.message import sysflag
 from kourou.message.codec import StoredMessage, decode
 from kourou.remoting.codes import RequestCode, ResponseCode
@@ -306,16 +307,21 @@ def test_a_restart_knows_what_was_resolved_and_asks_for_the_rest(tmp_path, clock
     run(tmp_path, clock, producer, after)
 
 
-def test_a_crash_between_a_commit_and_its_op_message_gives_one_message(tmp_path, clock, producer):
+def test_a_crash_between_commits_and_their_op_messages_gives_each_message_once(tmp_path, clock, producer):
+    count = 3 * AT_ONCE + 1
+
     async def before(broker: Broker) -> None:
-        end(broker, prepare(broker, clock), COMMIT)
+        for number in range(count):
+            end(broker, prepare(broker, clock, number), COMMIT)
         broker.transactions._unwritten.clear()  # what a crash takes
 
     async def after(broker: Broker) -> None:
+        for half in halves(broker)[::100]:  # the answer of a check that was asked before
+            assert end(broker, half, COMMIT, check=True) == ResponseCode.SUCCESS
         clock.time_ms += 60_000
         await broker.transactions.check()
         assert producer.asked == []
-        assert committed(broker) == [b"body 0"]
+        assert committed(broker) == [b"body %d" % number for number in range(count)]
 
     run(tmp_path, clock, producer, before)
     run(tmp_path, clock, producer, after)

@@ -85,6 +85,17 @@ JAVA_DEFAULTS: dict[str, object] = {
     "appendTopicForTimerDeleteKey": False,
     "brokerRole": BrokerRole.ASYNC_MASTER,
     "haListenPort": 10912,
+    "haMasterAddress": "",  # Java: null
+    "haSendHeartbeatInterval": 5000,
+    "haHousekeepingInterval": 20_000,
+    "haTransferBatchSize": 32 * 1024,
+    "haMaxGapNotInSync": 256 * MIB,
+    "haFlowControlEnable": False,
+    "maxHaTransferByteInSecond": 100 * MIB,
+    "slaveTimeout": 3000,
+    "inSyncReplicas": 1,
+    "minInSyncReplicas": 1,
+    "enableAutoInSyncReplicas": False,
     "offsetCheckInSlave": False,
     "readUnCommitted": False,
 }

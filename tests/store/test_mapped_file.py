@@ -304,6 +304,19 @@ def test_an_empty_file_in_the_middle_is_damage(tmp_path: Path) -> None:
         new_queue(tmp_path / "q")
 
 
+def test_after_a_crash_an_empty_file_is_blank(tmp_path: Path) -> None:
+    """It was made ahead, and a power cut left its name alone: recovery ends there."""
+    queue = new_queue(tmp_path / "q")
+    append(queue, *[b"x" * SIZE] * 3)
+    queue.close()
+    (tmp_path / "q" / f"{1000:020d}").write_bytes(b"")
+    queue = MappedFileQueue(OsDisk(), str(tmp_path / "q"), SIZE)
+    queue.load(after_crash=True)
+    assert [file.base for file in queue.files] == [0, 1000, 2000]
+    assert bytes(queue.files[1].view) == bytes(SIZE)
+    queue.close()
+
+
 def test_other_names_in_the_directory_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "q").mkdir()
     for name in ("README", "0000", "x" * 20, "00000000000000001000.bak"):

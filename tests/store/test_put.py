@@ -306,7 +306,8 @@ def test_an_index_that_cannot_be_written_does_not_fail_the_put_with_an_exception
         assert len(bodies(store)) == 2
         disk.heal()
         assert store.query_message("topic", "key-2499").physical_offsets == offsets
-    assert (tmp_path / "store" / "abort").exists()
+        assert store.put_message(message()).status is PutMessageStatus.PUT_OK  # there is room again
+    assert not (tmp_path / "store" / "abort").exists()
     with open_store(small_config(tmp_path, max_index_num=50_000)) as store:
         assert store.query_message("topic", "key-2499").physical_offsets == offsets
 

@@ -20,7 +20,7 @@ from kourou.errors import ConfigError
 from kourou.java_config import convert_known, java_keys, to_properties
 from kourou.properties_file import read_properties_file
 from kourou.remoting.registration import PERM_READ, PERM_WRITE, DataVersion
-from kourou.store import MessageStoreConfig
+from kourou.store import BrokerRole, MessageStoreConfig
 
 DEFAULT_PORT = 10911
 MASTER_ID = 0
@@ -33,7 +33,7 @@ _AT_START_ONLY = (
     "bindAddress", "brokerIP1", "listenPort", "storePathRootDir", "storePathCommitLog",
     "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "mapperFileSizeBatchConsumeQueue",
     "mappedFileSizeConsumeQueueExt", "enableConsumeQueueExt", "maxHashSlotNum", "maxIndexNum",
-    "transientStorePoolEnable", "transientStorePoolSize", "enableLmq",
+    "transientStorePoolEnable", "transientStorePoolSize", "enableLmq", "haListenPort", "brokerId",
 )  # fmt: skip
 
 
@@ -82,6 +82,7 @@ class BrokerConfig:
     compressed_register: bool = False
     force_register: bool = True
     enable_slave_acting_master: bool = False
+    enable_remote_escape: bool = False
 
     # Topics and groups
     broker_permission: int = PERM_READ | PERM_WRITE
@@ -178,6 +179,9 @@ class BrokerConfig:
         for key in _AT_START_ONLY:
             if key in properties and properties[key].strip() != current[key]:
                 raise ConfigError(f"{key} counts at the start only: it cannot change while the broker runs")
+        role = store.get("broker_role", self.store.broker_role)
+        if (role is BrokerRole.SLAVE) != (self.store.broker_role is BrokerRole.SLAVE):
+            raise ConfigError("a slave becomes a master, or a master a slave, by a new start only")
         for name, value in own.items():
             setattr(self, name, value)
         for name, value in store.items():

@@ -21,6 +21,7 @@ from kourou.clock import Clock
 from kourou.remoting import lenient_json
 from kourou.remoting.bodies import as_int, as_object, read_bool, read_int, read_list, read_text, read_texts
 from kourou.remoting.registration import DataVersion
+from kourou.store.queue_store import is_lmq
 
 log = logging.getLogger(__name__)
 
@@ -117,12 +118,15 @@ class SubscriptionGroups:
         self.on_change: OnChange | None = None
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
-        """A group; None where there is none."""
-        return self.groups.get(group)
+        """A group; None where there is none. Groups of light queues are there without being made."""
+        found = self.groups.get(group)
+        if found is None and is_lmq(group) and self._config.store.enable_lmq:
+            return SubscriptionGroupConfig(group)
+        return found
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """A group; one that is not there is made, if it may be. Hot: every pull asks."""
-        found = self.groups.get(group)
+        found = self.get(group)
         if found is not None:
             return found
         allowed = self._config.auto_create_subscription_group or (
@@ -170,6 +174,21 @@ class SubscriptionGroups:
         log.info("group deleted: %s", group)
         self._changed({group})
         return True
+
+    def replace_all(
+        self,
+        groups: dict[str, SubscriptionGroupConfig],
+        forbidden: Mapping[str, Mapping[str, int]],
+        version: DataVersion,
+    ) -> None:
+        """Take the groups of a master and their version."""
+        self.groups = dict(groups)
+        self.forbidden = {
+            group: {topic: as_int(bits, "forbiddenTable") for topic, bits in topics.items()}
+            for group, topics in forbidden.items()
+        }
+        self.data_version = version
+        self.dirty = True
 
     def page(self, asked_version: str | None, first: int, count: int) -> dict[str, SubscriptionGroupConfig]:
         """A part of the groups, in the order of their names."""

@@ -48,6 +48,7 @@ class ConsumerOffsets:
         self._commits_to_version = config.consumer_offset_update_version_step
         self.data_version = DataVersion(0, 0, clock.now_ms())
         self.dirty = False
+        self.on_commit: Callable[[str, int, int], None] | None = None  # hears key, queue and offset
 
     @property
     def file_name(self) -> str:
@@ -90,6 +91,8 @@ class ConsumerOffsets:
                     before,
                     offset,
                 )
+        if self.on_commit is not None:
+            self.on_commit(key, queue_id, offset)
         self._commits_to_version -= 1
         if self._commits_to_version <= 0:
             self._commits_to_version = self._config.consumer_offset_update_version_step
@@ -237,6 +240,21 @@ class ConsumerOffsets:
                     log.info("offsets of %s are forgotten: %s", key, table.pop(key))
                     self.dirty = True
 
+    def take(self, table: Table, lmq_table: dict[str, int], version: DataVersion) -> None:
+        """Take the offsets of a master; those of groups that it does not know stay."""
+        self.table.update(table)
+        self.lmq_table.update(lmq_table)
+        self.data_version = version
+        self.dirty = True
+
+    def advance(self, table: Table) -> None:
+        """Take the offsets of a slave, where they are further."""
+        for key, queues in table.items():
+            own = self.table.setdefault(key, {})
+            for queue_id, offset in queues.items():
+                own[queue_id] = max(own.get(queue_id, NO_OFFSET), offset)
+        self.dirty = True
+
     def step_version(self) -> None:
         """Tell slaves that there is something new."""
         self.data_version = next_version(self.data_version, self._clock.now_ms())
@@ -260,13 +278,18 @@ class ConsumerOffsets:
 
     def decode(self, value: Any) -> None:
         """Take the offsets of a file."""
-        table = {
-            key: {int(queue_id): int(offset) for queue_id, offset in queues.items()}
-            for key, queues in value["offsetTable"].items()
-        }
+        table = table_of(value["offsetTable"])
         lmq_table = {key: int(offset) for key, offset in (value.get("lmqOffsetTable") or {}).items()}
         version = DataVersion.from_json(value.get("dataVersion") or {})
         self.table, self.lmq_table, self.data_version = table, lmq_table, version
+
+
+def table_of(value: Any) -> Table:
+    """A table as its JSON has it; errors of conversion where it is none."""
+    return {
+        key: {int(queue_id): int(offset) for queue_id, offset in queues.items()}
+        for key, queues in value.items()
+    }
 
 
 def _text_of(table: Table) -> str:

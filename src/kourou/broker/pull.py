@@ -115,17 +115,19 @@ class MessagePuller:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._loop = asyncio.get_running_loop()
-        self._by_queue: dict[tuple[str, int], set[_Hold]] = {}
-        self._by_connection: dict[Connection, set[_Hold]] = {}
+        # Ordered sets: who has waited longest is answered first
+        self._by_queue: dict[tuple[str, int], dict[_Hold, None]] = {}
+        self._by_connection: dict[Connection, dict[_Hold, None]] = {}
         self._deadlines: list[_Hold] = []  # a heap; those that are over lie in it until it is swept
         self.held = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._woken: set[_Hold] = set()  # what they wait for is there
+        self._woken: list[_Hold] = []  # what they wait for is there
         self._stopping = False
         self._accesses: dict[tuple[str, str], _Access] = {}
         self.configure()
         broker.store.dispatcher.on_arrive = self._on_arrive
+        broker.store.dispatcher.on_arrive_many = self.wake_all
 
     def pull(self, connection: Connection, request: RemotingCommand, may_hold: bool = True) -> Answer:
         """PULL_MESSAGE, LITE_PULL_MESSAGE. Hot: reads what most pulls are answered from by name."""
@@ -358,8 +360,8 @@ class MessagePuller:
         deadline = self._loop.time() + min(wait_ms, MAX_HOLD_MS) / 1000
         key = (header.topic, header.queue_id)
         hold = _Hold(connection, request, key, header.queue_offset, deadline, message_filter)
-        self._by_queue.setdefault(key, set()).add(hold)
-        self._by_connection.setdefault(connection, set()).add(hold)
+        self._by_queue.setdefault(key, {})[hold] = None
+        self._by_connection.setdefault(connection, {})[hold] = None
         self.held += 1
         if len(self._deadlines) > 2 * self.held + _SWEEP_AT:
             self._deadlines = [other for other in self._deadlines if self._is_held(other)]
@@ -403,14 +405,15 @@ class MessagePuller:
         if len(woken) == len(holds):
             del self._by_queue[key]
         else:
-            holds.difference_update(woken)
+            for hold in woken:
+                del holds[hold]
         if not self._woken:
             self._loop.call_soon(self._wake)
-        self._woken.update(woken)
+        self._woken += woken
 
     def _wake(self) -> None:
         """Try the holds whose messages came: at the end of the turn, for all its messages at once."""
-        woken, self._woken = self._woken, set()
+        woken, self._woken = self._woken, []
         for hold in woken:
             self._finish(hold)
 
@@ -457,10 +460,10 @@ class MessagePuller:
             self._set_timer()
 
 
-def _take_out(table: dict[_Key, set[_Hold]], key: _Key, hold: _Hold) -> None:
+def _take_out(table: dict[_Key, dict[_Hold, None]], key: _Key, hold: _Hold) -> None:
     holds = table.get(key)
     if holds is not None:
-        holds.discard(hold)
+        holds.pop(hold, None)
         if not holds:
             del table[key]
 

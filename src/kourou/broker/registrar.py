@@ -70,9 +70,14 @@ class Registrar:
             topics = {name: replace(topic, perm=topic.perm & permission) for name, topic in topics.items()}
         registration = Registration(self._broker.topics.data_version, topics, filter_servers=[])
         body = encode_registration(registration, compressed=self._broker.config.compressed_register)
-        await asyncio.gather(*(self._register_at(server, body) for server in servers))
+        answers = await asyncio.gather(*(self._register_at(server, body) for server in servers))
+        known = [answer for answer in answers if answer is not None]
+        if known and self._broker.slave is not None:
+            fields = known[0].ext_fields  # as Java, the first name server that answers
+            self._broker.slave.master_is(fields.get("masterAddr"), fields.get("haServerAddr"))
 
-    async def _register_at(self, server: str, body: bytes) -> None:
+    async def _register_at(self, server: str, body: bytes) -> RemotingCommand | None:
+        """Register at a name server; what it answers, None if nothing of use."""
         config = self._broker.config
         fields = self._identity() | {
             "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
@@ -91,10 +96,10 @@ class Registrar:
             if server not in self._unreachable:
                 log.warning("not registered at name server %s, which is tried again: %s", server, error)
             self._unreachable.add(server)
-            return
+            return None
         if answer.code != ResponseCode.SUCCESS:
             log.warning("name server %s refused the registration: %s %s", server, answer.code, answer.remark)
-            return
+            return None
         if server in self._unreachable:
             log.warning("registered at name server %s again", server)
             self._unreachable.discard(server)
@@ -103,8 +108,10 @@ class Registrar:
                 ordered = list(lenient_json.loads(answer.body).get("table") or ())
             except (ValueError, TypeError, AttributeError) as error:
                 log.warning("name server %s does not say which topics are ordered: %s", server, error)
-                return
-            self._broker.topics.update_order(ordered)
+                return answer
+            if self._broker.slave is None:  # a slave has its master's topics
+                self._broker.topics.update_order(ordered)
+        return answer
 
     async def unregister(self) -> None:
         """Tell all name servers that this broker leaves; from now on it is not registered any more."""

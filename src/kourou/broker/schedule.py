@@ -101,18 +101,18 @@ class DelayService:
         delivered: dict[tuple[str, int], set[_Identity]] = {}
         for level in self.offsets:
             skipped = 0
-            for queue_offset, message in self._due(level):
+            for queue_offset, message in self.due(level):
                 target = _target(message)
                 if target not in delivered:
                     delivered[target] = self._delivered_to(*target)
                 if _identity(message) not in delivered[target]:
                     break  # nor was what lies behind it, however much that is
                 skipped += 1
-                self._move(level, queue_offset + 1)
+                self.move(level, queue_offset + 1)
             if skipped:
                 log.warning("delay level %d: %d messages were delivered before the crash", level, skipped)
 
-    def _due(self, level: int) -> Iterator[tuple[int, StoredMessage]]:
+    def due(self, level: int) -> Iterator[tuple[int, StoredMessage]]:
         """The messages of a level that should have been delivered by now, with their offsets."""
         store, now_ms = self._broker.store, self._broker.clock.now_ms()
         queue = store.queues.get(SCHEDULE_TOPIC, level - 1)
@@ -156,7 +156,7 @@ class DelayService:
         if not queue.min_offset <= self.offsets[level] <= queue.max_offset:
             corrected = min(max(self.offsets[level], queue.min_offset), queue.max_offset)
             log.warning("delay level %d was at %d and goes on at %d", level, self.offsets[level], corrected)
-            self._move(level, corrected)
+            self.move(level, corrected)
         now_ms = self._broker.clock.now_ms()
         for number, entry in enumerate(queue.iterate(self.offsets[level])):
             if number >= MAX_A_TURN:
@@ -170,7 +170,10 @@ class DelayService:
             if not self._deliver_one(entry.physical_offset, entry.size):
                 self._timers[level] = loop.call_later(RETRY_S, self._deliver, level)
                 return
-            self._move(level, entry.queue_offset + 1)
+            self.move(level, entry.queue_offset + 1)
+        if store.dispatcher.dispatched_offset < store.commit_log.max_offset:
+            # What came last has no entry yet: nobody will tell when it has.
+            self._timers[level] = loop.call_later(RETRY_S, self._deliver, level)
 
     def _deliver_one(self, physical_offset: int, size: int) -> bool:
         record = self._broker.store.commit_log.message(physical_offset, size)
@@ -186,11 +189,11 @@ class DelayService:
         if not topic or not queue_id.isdecimal():
             log.error("a delayed message at %d has no topic to go to and is left out", physical_offset)
             return True
-        message = InnerMessage(
-            topic, int(queue_id), found.body, found.properties, flag=found.flag, sys_flag=found.sys_flag,
-            born_timestamp=found.born_timestamp, born_host=found.born_host, store_host=found.store_host,
-            reconsume_times=found.reconsume_times,
+        message = InnerMessage.of_request(
+            topic, int(queue_id), found.body, found.properties_raw, found.properties, found.sys_flag,
+            found.born_timestamp, found.born_host, found.store_host,
         )  # fmt: skip
+        message.flag, message.reconsume_times = found.flag, found.reconsume_times
         result = self._broker.store.put_message(message)
         self._broker.has_put()
         if result.status is not PutMessageStatus.PUT_OK:
@@ -198,7 +201,14 @@ class DelayService:
             return False
         return True
 
-    def _move(self, level: int, offset: int) -> None:
+    def advance(self, offsets: dict[int, int]) -> None:
+        """Take how far a slave has delivered, where that is further."""
+        for level, offset in offsets.items():
+            if offset > self.offsets.get(level, 0):
+                self.move(level, offset)
+
+    def move(self, level: int, offset: int) -> None:
+        """Note up to where a level is delivered."""
         self.offsets[level] = offset
         self.dirty = True
         self._moves += 1

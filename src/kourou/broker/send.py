@@ -26,11 +26,12 @@ from kourou.message.ids import UniqueIdGenerator
 from kourou.message.properties import decode_properties, encode_properties
 from kourou.message.recall import RecallHandle
 from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
-from kourou.remoting.command import JSON, RemotingCommand, frame_head
+from kourou.remoting.command import JSON, ONEWAY_FLAG, RemotingCommand, frame_head
 from kourou.remoting.connection import Answer, CallTimeoutError, Connection, ConnectionLostError
 from kourou.remoting.header import BadRequestError
 from kourou.remoting.headers import ReplyMessage, SendMessage
 from kourou.remoting.registration import PERM_READ, PERM_WRITE, UNIT_FLAG, UNIT_SUB_FLAG, TopicConfig
+from kourou.store.config import BrokerRole
 from kourou.store.put import InnerMessage
 from kourou.store.status import PutMessageResult, PutMessageStatus
 
@@ -139,7 +140,9 @@ class MessageSender:
         config = self._broker.config
         self.store_host = pack_host(resolved(config.broker_ip1), config.listen_port)
         self._host_text = self.store_host.hex().upper()
-        self._always_waits = config.store.sync_flush or config.store.broker_role.name == "SYNC_MASTER"
+        self._waits_for_disk = config.store.sync_flush
+        self._waits_for_slaves = config.store.broker_role is BrokerRole.SYNC_MASTER
+        self._most_waiting = config.send_thread_pool_queue_capacity
         added = {
             names.MSG_REGION: config.region_id,
             names.TRACE_SWITCH: str(config.trace_on).lower(),
@@ -153,7 +156,7 @@ class MessageSender:
 
     def stop(self) -> None:
         """Take no more messages."""
-        self._stopping = self._always_waits = True
+        self._stopping = self._waits_for_disk = True
 
     # Requests
 
@@ -173,7 +176,8 @@ class MessageSender:
                 and 0 <= queue_id < target.queues
                 and 0 <= born_timestamp < 1 << 63
                 and body is not None
-                and not self._always_waits
+                and not self._waits_for_disk
+                and self.waiting < self._most_waiting
             )
         except (KeyError, ValueError):
             is_plain = False
@@ -189,7 +193,7 @@ class MessageSender:
             if batch not in ("true", "false") or names.DELAY_TIME_LEVEL in properties:
                 return self.send(connection, request)
             return self._send_batch(
-                request, target, queue_id, properties, sys_flag, born_timestamp, born_host
+                connection, request, target, queue_id, properties, sys_flag, born_timestamp, born_host
             )
         unique_id = properties.get("UNIQ_KEY", "")
         if raw[-1:] != "\x02":
@@ -210,20 +214,28 @@ class MessageSender:
             message = InnerMessage.of_request(
                 name, queue_id, body, raw, properties, sys_flag, born_timestamp, born_host, self.store_host
             )
-            return self._answer(request, message, self._put(message), queue_id)
+            return self._answer_when_stored(connection, request, message, self._put(message), queue_id, None)
         offset, queue_offset, size = put
         puts = target.puts[queue_id]
         puts.messages += 1
         puts.calls += 1
         puts.size_bytes += size
+        answer: RemotingCommand | bytes
         if request.serialize_type != JSON:
-            return request.response(0, self._fields(offset, queue_id, queue_offset, unique_id))
-        return frame_head(
-            JSON, self._template % (offset, queue_id, queue_offset, unique_id.encode(), request.opaque)
-        )
+            answer = request.response(0, self._fields(offset, queue_id, queue_offset, unique_id))
+        else:
+            answer = frame_head(
+                JSON, self._template % (offset, queue_id, queue_offset, unique_id.encode(), request.opaque)
+            )
+        if not self._waits_for_slaves or properties.get("WAIT", "true").lower() != "true":
+            return answer
+        place = offset, queue_id, queue_offset, unique_id
+        self._answer_when_replicated(connection, request, answer, offset + size, place)
+        return None
 
     def _send_batch(
         self,
+        connection: Connection,
         request: RemotingCommand,
         target: _Target,
         queue_id: int,
@@ -243,7 +255,9 @@ class MessageSender:
                 target.name, queue_id, body, "", properties, sys_flag, born_timestamp, born_host,
                 self.store_host,
             )  # fmt: skip
-            return self._answer(request, message, self._put_many(message), queue_id)
+            return self._answer_when_stored(
+                connection, request, message, self._put_many(message), queue_id, None
+            )
         offsets, queue_offset, size = put
         puts = target.puts[queue_id]
         puts.messages += len(offsets)
@@ -252,7 +266,12 @@ class MessageSender:
         prefix = self._host_text
         answered = self._fields(offsets[0], queue_id, queue_offset, properties.get("UNIQ_KEY"))
         answered["msgId"] = ",".join([f"{prefix}{offset:016X}" for offset in offsets])
-        return request.response(0, answered)
+        answer = request.response(0, answered)
+        if not self._waits_for_slaves or properties.get("WAIT", "true").lower() != "true":
+            return answer
+        place = offsets[0], queue_id, queue_offset, properties.get("UNIQ_KEY")
+        self._answer_when_replicated(connection, request, answer, offsets[0] + size, place)
+        return None
 
     def send(self, connection: Connection, request: RemotingCommand) -> Answer:
         """SEND_MESSAGE, SEND_BATCH_MESSAGE, and what of SEND_MESSAGE_V2 is not plain."""
@@ -267,7 +286,7 @@ class MessageSender:
             raise BadMessageError("the request has no body")
         if self._stopping:
             raise SendRefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down")
-        if self.waiting >= self._broker.config.send_thread_pool_queue_capacity:
+        if self.waiting >= self._most_waiting:
             raise SendRefusedError(ResponseCode.SYSTEM_BUSY, BUSY)
         target = self._admit(connection, header)
         properties = decode_properties(header.properties)
@@ -494,7 +513,8 @@ class MessageSender:
         queue_id: int,
         batch_id: str | None,
     ) -> Answer:
-        if result.status is not PUT_OK or not self._always_waits or not message.wait_store_msg_ok:
+        waits = self._waits_for_disk or self._waits_for_slaves
+        if result.status is not PUT_OK or not waits or not message.wait_store_msg_ok:
             return self._answer(request, message, result, queue_id, batch_id)
         self.waiting += 1
 
@@ -505,6 +525,32 @@ class MessageSender:
 
         self._broker.store.when_stored(result, message, stored)
         return None
+
+    def _answer_when_replicated(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        answer: RemotingCommand | bytes,
+        end: int,
+        place: tuple[int, int, int, str | None],
+    ) -> None:
+        """Answer a plain message when enough slaves have the log up to its end. Hot on a SYNC_MASTER."""
+        self.waiting += 1
+        request.body = None  # it would keep the bytes of its read
+
+        def replicated(status: PutMessageStatus) -> None:
+            self.waiting -= 1
+            if request.flag & ONEWAY_FLAG:
+                return
+            if status is PUT_OK:
+                connection.send(answer)
+            elif isinstance(answer, RemotingCommand):
+                answer.code = int(_STORED[status])
+                connection.send(answer)
+            else:
+                connection.send(request.response(_STORED[status], self._fields(*place)))
+
+        self._broker.store.wait_for_slaves(end, replicated)
 
     def _answer(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import resource
@@ -16,10 +17,11 @@ from typing import Any
 
 from kourou.broker.bloom import BloomFilter
 from kourou.broker.clients import Clients
-from kourou.broker.config import BrokerConfig
+from kourou.broker.config import DEFAULT_PORT, BrokerConfig
 from kourou.broker.filter_data import FILE_NAME as FILTER_FILE
 from kourou.broker.filter_data import ConsumerFilters
 from kourou.broker.groups import SubscriptionGroups
+from kourou.broker.ha_group import BrokerGroup
 from kourou.broker.handlers import make_handlers
 from kourou.broker.locks import QueueLocks
 from kourou.broker.names import TIMER_TOPIC
@@ -28,6 +30,8 @@ from kourou.broker.pull import MessagePuller
 from kourou.broker.registrar import Registrar
 from kourou.broker.schedule import DelayService
 from kourou.broker.send import BUSY, MessageSender
+from kourou.broker.slave import SlaveService, check_role
+from kourou.broker.slave_offsets import FILE_NAME as SLAVE_OFFSET_FILE
 from kourou.broker.state_file import StateFile
 from kourou.broker.stats import BrokerStats
 from kourou.broker.timer import TimerService
@@ -43,7 +47,9 @@ from kourou.remoting.connection import Connection
 from kourou.remoting.headers import ConsumerGroupName
 from kourou.remoting.server import RemotingServer
 from kourou.remoting.tls import TlsConfig
-from kourou.store import InnerMessage, MessageStore, PutMessageResult, PutMessageStatus
+from kourou.store import BrokerRole, InnerMessage, MessageStore, PutMessageResult, PutMessageStatus
+from kourou.store.config import DEFAULT_HA_PORT
+from kourou.store.replication import Replication
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +68,7 @@ class Broker:
         self, config: BrokerConfig | None = None, *, clock: Clock | None = None, tls: TlsConfig | None = None
     ) -> None:
         self.config = config or BrokerConfig()
+        check_role(self.config)
         self.clock: Clock = clock or SystemClock()
         self._tls = tls
         with_timers = self.config.store.timer_wheel_enable
@@ -83,6 +90,10 @@ class Broker:
         self.filters = ConsumerFilters(self.clock, bloom, self.config.filter_data_clean_time_span)
         self.consumers.on_group_gone = self.filters.unregister
         self.master_is_up = True  # of a slave: whether its master is there
+        is_slave = self.config.store.broker_role is BrokerRole.SLAVE
+        self.slave: SlaveService | None = SlaveService(self) if is_slave else None
+        acts = self.config.enable_slave_acting_master
+        self.group: BrokerGroup | None = BrokerGroup(self) if acts else None
         self.started_ms = self.clock.now_ms()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._later = 0
@@ -98,6 +109,11 @@ class Broker:
                 (FILTER_FILE, self.filters),
             )
         }
+        if self.slave is not None:
+            self._files[SLAVE_OFFSET_FILE] = StateFile(
+                f"{root}/config/{SLAVE_OFFSET_FILE}", self.slave.offsets
+            )
+        self._behind_log = (self.offsets.file_name, "delayOffset.json")
         self._saving = asyncio.Lock()
 
     # Life
@@ -121,8 +137,10 @@ class Broker:
             self.store.abandon()
             raise
         self.store.start()
+        self.init_max_offset = self.store.commit_log.max_offset  # where the log ended at the start
         self.client = RemotingClient(tls=self._tls)
         try:
+            self.replication = self._make_replication()
             self.sender = MessageSender(self)
             self.puller = MessagePuller(self)
             self.registrar = Registrar(self)
@@ -131,16 +149,25 @@ class Broker:
         except BaseException:
             if hasattr(self, "server"):
                 await self.server.stop()
+            if hasattr(self, "replication"):
+                await self.replication.stop()
             self.timers.abandon()
             self.store.shutdown()
             raise
         self.configure()  # the port is known now
         self.topics.on_change = self._topics_changed
         self.groups.on_change = self._groups_changed
-        self.delay.start()
         self.timers.start()
-        self.transactions.start()
-        self._spawn(self.transactions.run())
+        if self.group is not None:
+            if self.slave is None:
+                await self.group.take_back()
+            self._spawn(self.group.run())
+        if self.slave is None:
+            self.delay.start()
+            self.transactions.start()
+            self._spawn(self.transactions.run())
+        else:
+            self._spawn(self.slave.run())
         self._spawn(self.registrar.run())
         self._spawn(self._every(self.config.flush_consumer_offset_interval / 1000, self.save))
         self._spawn(self._every(EXPIRE_INTERVAL_S, self._expire))
@@ -154,11 +181,47 @@ class Broker:
             await self.server.start(host, max(port - FAST_PORT_STEP, 0))
         except OSError as error:
             log.warning("port %d cannot be used, nor vipChannelEnabled: %s", port - FAST_PORT_STEP, error)
+        await self._listen_for_slaves(host, port if wanted != DEFAULT_PORT else 0)
+
+    async def _listen_for_slaves(self, host: str, port: int) -> None:
+        """On `haListenPort`. Where nobody set that and the broker has a port of its own, slaves have the next
+        one, or, if that is taken, any."""
+        store = self.config.store
+        if port and store.ha_listen_port == DEFAULT_HA_PORT:
+            try:
+                store.ha_listen_port = await self.replication.start(host, port + 1)
+                return
+            except OSError as error:
+                log.info("port %d is taken, slaves get another one: %s", port + 1, error)
+                store.ha_listen_port = 0
+        if not 0 <= store.ha_listen_port <= MAX_PORT:
+            raise ConfigError(f"haListenPort={store.ha_listen_port}: a port is a number up to {MAX_PORT}")
+        store.ha_listen_port = await self.replication.start(host, store.ha_listen_port)
+
+    def _make_replication(self) -> Replication:
+        """Replication as it is configured; `haTlsEnable` and `haSyncFromStart` are keys of ours."""
+        others, tls = self.config.others, None
+        if others.get("haTlsEnable", "").lower() == "true":
+            tls = self._tls
+            if tls is None or not tls.has_server_certificate:
+                raise ConfigError("haTlsEnable=true needs tls.server.certPath and tls.server.keyPath")
+        replication = Replication(
+            self.store,
+            from_start=others.get("haSyncFromStart", "").lower() == "true",
+            server_tls=None if tls is None else tls.server_context(),
+            client_tls=None if tls is None else tls.client_context(),
+            check_master=None if self.slave is None else self.slave.check_master,
+        )
+        if replication.client is not None and self.slave is not None:
+            replication.client.on_connected = self.slave.replicates
+        return replication
 
     async def stop(self) -> None:
         """Stop taking work, answer what waits, save, flush, close."""
         await self.registrar.unregister()
         self.sender.stop()
+        if self.group is not None:
+            await self.group.acting.stop()
         self.delay.stop()
         self.transactions.stop()
         await self.timers.stop()
@@ -168,6 +231,7 @@ class Broker:
                 task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.store.flusher.flush()  # answers the sends that wait for the disk
+        await self.replication.stop()  # and those that wait for slaves, which have the whole log then
         await asyncio.sleep(0)
         await self.server.stop()
         await self.client.close()
@@ -180,6 +244,7 @@ class Broker:
         """Have sends and pulls take the configuration and the topics as they are now."""
         calculates = self.config.enable_calc_filter_bit_map
         self.store.queues.bitmap_of = self.filters.bitmap_of if calculates else None
+        self.replication.configure()
         self.sender.configure()
         self.puller.configure()
 
@@ -220,6 +285,7 @@ class Broker:
 
     def _write_index(self) -> None:
         self._index_due = False
+        self.replication.appended()
         self.store.index.try_write_pending()
 
     # Answers that take longer
@@ -276,9 +342,21 @@ class Broker:
         """Write the tables that changed, all or those of the files named, in a worker."""
         async with self._saving:
             for name, file in self._files.items():
-                write = file.pending() if not only or name in only else None
+                if only and name not in only:
+                    continue
+                write = file.pending(self._flush_log if name in self._behind_log else None)
                 if write is not None:
                     await self._loop.run_in_executor(None, write)
+
+    def _flush_log(self) -> None:
+        """Bring the log to the disk; OSError if it cannot be. By a worker.
+
+        Offsets of delays and of transactions say what was delivered: with the power gone, what was delivered
+        must not be lost while they say so.
+        """
+        self.store.flusher.flush()
+        if self.store.flusher.failed:
+            raise OSError(errno.EIO, "offsets are not saved: the log cannot be brought to the disk")
 
     def saved_ms(self, name: str) -> int:
         """When a table was written last; 0 if it never was."""

@@ -86,8 +86,11 @@ class StateFile:
             sync_dir(self.path.parent)
         self._table.dirty = True
 
-    def pending(self) -> Callable[[], None] | None:
-        """What is to be written now, as a function for a worker; None if nothing changed."""
+    def pending(self, before: Callable[[], None] | None = None) -> Callable[[], None] | None:
+        """What is to be written now, as a function for a worker; None if nothing changed.
+
+        `before` is done first, by the worker: what the table speaks of must be on the disk before it is.
+        """
         if not self._table.dirty:
             return None
         data = self._table.encode()
@@ -95,6 +98,8 @@ class StateFile:
 
         def write() -> None:
             try:
+                if before is not None:
+                    before()
                 write_atomically(self.path, data)
             except OSError:
                 self._table.dirty = True  # the next round tries again

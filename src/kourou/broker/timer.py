@@ -328,6 +328,21 @@ class TimerService:
             return False
         return True
 
+    def follow(self, master: TimerCheckpoint) -> None:
+        """Take how far the master is: enter what it has entered, forget what it has delivered."""
+        self.checkpoint = self.checkpoint._replace(
+            last_read_time_ms=master.last_read_time_ms,
+            master_timer_queue_offset=master.master_timer_queue_offset,
+            state_version=master.state_version,
+            timestamp=master.timestamp,
+            counter=master.counter,
+        )
+        while self._due and self._due[0] < master.last_read_time_ms:
+            heapq.heappop(self._due)
+        if self._loop is not None and self._entering is None:
+            self.enter()
+        self._changed()
+
     def _append(self, entry: QueueEntry, found: StoredMessage, due_ms: int) -> None:
         assert self._files is not None
         write_ms, window_ms, magic = self._write_ms, self._window * self.precision_ms, PLAIN
@@ -465,7 +480,7 @@ class TimerService:
 
     def _count(self, found: StoredMessage, change: int) -> None:
         topic = found.properties.get(names.REAL_TOPIC)
-        if topic is not None:
+        if topic is not None and self.delivers:  # a slave has the counts of its master
             self.metrics.add(topic, change)
 
     def _read(self, physical_offset: int, size: int = -1) -> StoredMessage | None:

@@ -25,6 +25,7 @@ from kourou.remoting.registration import (
     DataVersion,
     TopicConfig,
 )
+from kourou.store.queue_store import is_lmq
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +57,11 @@ class TopicTable:
     # Questions
 
     def get(self, name: str) -> TopicConfig | None:
-        """A topic; None where there is none."""
-        return self.topics.get(name)
+        """A topic; None where there is none. A light queue is a topic of its own, which nobody made."""
+        found = self.topics.get(name)
+        if found is None and is_lmq(name) and self._config.store.enable_lmq:
+            return TopicConfig(name, 1, 1)
+        return found
 
     def is_system_topic(self, name: str) -> bool:
         """Whether a topic belongs to the broker."""
@@ -156,6 +160,18 @@ class TopicTable:
             log.info("topic: old %s, new %s", self.topics.get(topic.name), topic)
         self._put(*updated)
         return updated
+
+    def replace_all(self, topics: dict[str, TopicConfig], version: DataVersion) -> set[str]:
+        """Take the topics of a master and their version; the names of those that were made, changed or
+        deleted."""
+        before = self.topics
+        changed = {name for name in before.keys() | topics.keys() if before.get(name) != topics.get(name)}
+        if changed:
+            log.info("topics of the master: %d, %d before", len(topics), len(before))
+        self.topics = dict(topics)
+        self.data_version = version
+        self.dirty = True
+        return changed
 
     def delete(self, name: str) -> bool:
         """Forget a topic; False if there is none."""

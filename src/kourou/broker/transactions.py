@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,6 @@ log = logging.getLogger(__name__)
 QUEUE = 0  # of the half and of the op topic; each has one
 REMOVE_TAG = "d"
 AT_ONCE = 128  # halves looked at before other work has its turn
-MAX_LOOKED_FOR = 10_000  # halves at the start, of some 20 us each
 INDEX_PRECISION_MS = 2000  # an index entry has whole seconds
 RETRY_S = 1.0  # until an op message that the store did not take is tried again
 
@@ -74,6 +74,7 @@ class TransactionService:
         self._op_timer: asyncio.TimerHandle | None = None
         self._half_at = 0
         self._op_at = 0
+        self._unsure_from = self._unsure_to = 0  # halves from before the start that may have been committed
 
     # Messages
 
@@ -102,7 +103,7 @@ class TransactionService:
         if not header.from_transaction_check and self._is_too_late(half):
             return request.response(ResponseCode.ILLEGAL_OPERATION)
         offset = self._newest.get(half.properties.get(names.UNIQ_KEY, ""), half.queue_offset)
-        if offset in self._resolved or (offset < self._half_at and self._was_committed(half)):
+        if offset in self._resolved or (self._may_be_committed(offset) and self._was_committed(half)):
             return request.response()  # said before
         if outcome == sysflag.TRANSACTION_COMMIT:
             result = self._broker.put(_final_message(half))
@@ -113,6 +114,10 @@ class TransactionService:
         if offset >= self._half_at:
             self._resolve(offset)
         return request.response()
+
+    def _may_be_committed(self, half_offset: int) -> bool:
+        """Whether only the topic itself tells what became of a half."""
+        return half_offset < self._half_at or self._unsure_from <= half_offset < self._unsure_to
 
     def _was_committed(self, half: StoredMessage) -> bool:
         """Whether a message of this half, or of another copy of it, is in its own queue."""
@@ -190,9 +195,17 @@ class TransactionService:
     # Life
 
     def start(self) -> None:
-        """Learn what op messages say."""
+        """Learn what op messages say, and begin."""
         self._loop = asyncio.get_running_loop()
+        self.learn()
+        queue = self._broker.store.queues.get(TRANS_HALF_TOPIC, QUEUE)
+        self._unsure_from, self._unsure_to = self._half_at, 0 if queue is None else queue.max_offset
+
+    def learn(self) -> None:
+        """Learn what op messages say."""
         store = self._broker.store
+        self._resolved.clear()
+        self._left.clear()
         self._half_at = self._start_of(TRANS_HALF_TOPIC)
         self._op_at = self._start_of(TRANS_OP_HALF_TOPIC)
         queue = store.queues.get(TRANS_OP_HALF_TOPIC, QUEUE)
@@ -201,33 +214,28 @@ class TransactionService:
             self._left.setdefault(entry.queue_offset, 0)
             for half_offset in _offsets_in(record):
                 self._tell(half_offset, entry.queue_offset)
-        self._find_committed()
 
-    def _find_committed(self) -> None:
+    async def _find_committed(self) -> None:
         """A crash may come between a commit and its op message: what was committed is not asked for again.
 
-        A committed message is found by its unique id.
+        Halves that were there at the start are looked for by their unique ids, before the first check.
         """
         store = self._broker.store
         queue = store.queues.get(TRANS_HALF_TOPIC, QUEUE)
-        if queue is None:
-            return
-        looked = 0
-        for entry in queue.iterate(max(self._half_at, queue.min_offset)):
-            half = (
-                store.look_message(entry.physical_offset)
-                if entry.queue_offset not in self._resolved
-                else None
-            )
-            if half is None:
-                continue
-            looked += 1
-            if looked > MAX_LOOKED_FOR:
-                log.warning("more than %d halves are open: the rest is asked for", MAX_LOOKED_FOR)
-                return
-            self._newest[half.properties.get(names.UNIQ_KEY, "")] = entry.queue_offset
-            if self._was_committed(half):
-                self._resolve(entry.queue_offset)
+        while queue is not None and self._unsure_from < self._unsure_to:
+            first = max(self._unsure_from, self._half_at, queue.min_offset)
+            self._unsure_from = min(first + AT_ONCE, self._unsure_to)
+            for entry in queue.iterate(first):
+                if entry.queue_offset >= self._unsure_from:
+                    break
+                if entry.queue_offset in self._resolved:
+                    continue
+                half = store.look_message(entry.physical_offset)
+                if half is not None:
+                    self._newest[half.properties.get(names.UNIQ_KEY, "")] = entry.queue_offset
+                    if self._was_committed(half):
+                        self._resolve(entry.queue_offset)
+            await asyncio.sleep(0)
 
     def _start_of(self, topic: str) -> int:
         offset = self._broker.offsets.query(TRANSACTION_GROUP, topic, QUEUE)
@@ -250,10 +258,32 @@ class TransactionService:
             except Exception:
                 log.exception("checking transactions failed; it is tried again")
 
+    # A slave that acts for its master
+
+    def overdue(self) -> Iterator[StoredMessage]:
+        """The halves that a producer should have ended by now and has not; what comes before is passed."""
+        queue = self._broker.store.queues.get(TRANS_HALF_TOPIC, QUEUE)
+        for entry in queue.iterate(max(self._half_at, queue.min_offset)) if queue is not None else ():
+            half = None
+            if entry.queue_offset not in self._resolved:
+                half = self._broker.store.look_message(entry.physical_offset)
+            if half is None or self._was_committed(half):
+                self.handed_over(entry.queue_offset)
+            elif self._age_ms(half) <= self._immunity_ms(half):
+                return
+            else:
+                yield half
+
+    def handed_over(self, half_offset: int) -> None:
+        """A half is another broker's business now."""
+        self._pass(half_offset)
+        self._save()
+
     # Checks
 
     async def check(self) -> None:
         """Pass the halves that are resolved, and ask for those that have been unresolved for too long."""
+        await self._find_committed()
         store, started_ms = self._broker.store, self._broker.clock.now_ms()
         while True:
             queue = store.queues.get(TRANS_HALF_TOPIC, QUEUE)
@@ -422,7 +452,9 @@ def _final_message(half: StoredMessage) -> InnerMessage:
 
 
 def _copy(half: StoredMessage, topic: str, queue_id: int, properties: dict[str, str]) -> InnerMessage:
-    return InnerMessage(
-        topic, queue_id, half.body, properties, flag=half.flag, sys_flag=half.sys_flag,
-        born_timestamp=half.born_timestamp, born_host=half.born_host, store_host=half.store_host,
+    message = InnerMessage.of_request(
+        topic, queue_id, half.body, encode_properties(properties), properties, half.sys_flag,
+        half.born_timestamp, half.born_host, half.store_host,
     )  # fmt: skip
+    message.flag = half.flag
+    return message

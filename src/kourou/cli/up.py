@@ -31,6 +31,12 @@ def up(
         int,
         typer.Option(min=1, max=64, help="How many brokers; several run as processes of their own."),
     ] = 1,
+    slaves: Annotated[
+        int,
+        typer.Option(
+            min=0, max=8, help="How many slaves each broker has, with a copy of its messages on their own."
+        ),
+    ] = 0,
     host: Annotated[
         str,
         typer.Option(
@@ -49,15 +55,15 @@ def up(
 
     Clients of any language find it at the name server's address. Topics are made when they are first sent to.
     """
-    last_port = broker_port + (brokers - 1) * PORT_STEP
+    last_port = broker_port + (brokers * (slaves + 1) - 1) * PORT_STEP
     if broker_port and last_port > MAX_PORT:
         raise KourouError(f"--broker-port {broker_port}: the last broker would listen on port {last_port}")
     directory = directory.absolute()
     set_up_logging(directory / "logs" / "kourou.log")
-    run(_up(directory, brokers, host, port, broker_port))
+    run(_up(directory, brokers, slaves, host, port, broker_port))
 
 
-async def _up(directory: Path, count: int, host: str, port: int, broker_port: int) -> None:
+async def _up(directory: Path, brokers: int, slaves: int, host: str, port: int, broker_port: int) -> None:
     from kourou.namesrv import NameServer, NameServerConfig
 
     started = time.monotonic()
@@ -77,24 +83,45 @@ async def _up(directory: Path, count: int, host: str, port: int, broker_port: in
             f"port {port} of {host} cannot be used: {error.strerror or error}; is there another one running?"
             " Take another one with --port"
         ) from error
+    namesrv = f"{host}:{name_server.port}"
     properties = [
-        {
-            "brokerName": f"broker-{number}",
-            "brokerIP1": host,
-            "brokerIP2": host,
-            "bindAddress": host,
-            "listenPort": str(broker_port + number * PORT_STEP if broker_port else 0),
-            "haListenPort": str(broker_port + number * PORT_STEP + 1 if broker_port else 0),
-            "namesrvAddr": f"{host}:{name_server.port}",
-            "storePathRootDir": str(directory / f"broker-{number}"),
-        }
-        for number in range(count)
+        _properties(directory, number, broker_id, brokers, host, broker_port, namesrv)
+        for broker_id in range(slaves + 1)
+        for number in range(brokers)
     ]
     try:
-        serve = _serve_here if count == 1 else _serve_processes
+        serve = _serve_here if len(properties) == 1 else _serve_processes
         await serve(properties, stop, _Announcement(started, directory, f"{host}:{name_server.port}"))
     finally:
         await name_server.stop()
+
+
+def _properties(
+    directory: Path, number: int, broker_id: int, brokers: int, host: str, broker_port: int, namesrv: str
+) -> dict[str, str]:
+    """The broker.conf of a master, of id 0, or of one of its slaves.
+
+    Slaves have the ports behind those of all masters, so that a master has the same with and without them.
+    """
+    place = broker_id * brokers + number
+    name = f"broker-{number}"
+    found = {
+        "brokerName": name,
+        "brokerIP1": host,
+        "brokerIP2": host,
+        "bindAddress": host,
+        "listenPort": str(broker_port + place * PORT_STEP if broker_port else 0),
+        "haListenPort": str(broker_port + place * PORT_STEP + 1 if broker_port else 0),
+        "namesrvAddr": namesrv,
+        "storePathRootDir": str(directory / name),
+    }
+    if broker_id:
+        found |= {
+            "brokerRole": "SLAVE",
+            "brokerId": str(broker_id),
+            "storePathRootDir": str(directory / f"{name}-slave-{broker_id}"),
+        }
+    return found
 
 
 class _Announcement:
@@ -105,12 +132,14 @@ class _Announcement:
         self._directory = directory
         self._namesrv = namesrv
 
-    def __call__(self, addresses: list[str]) -> None:
+    def __call__(self, addresses: list[str], slaves: list[str]) -> None:
         elapsed = time.monotonic() - self._started
         typer.echo(f"RocketMQ is up, after {elapsed:.1f} s.\n")
         typer.echo(f"  name server  {self._namesrv}")
         for address in addresses:
             typer.echo(f"  broker       {address}")
+        for address in slaves:
+            typer.echo(f"  slave        {address}")
         typer.echo(f"  data         {self._directory}\n")
         typer.echo(f"Clients of any language: name server address {self._namesrv}.")
         typer.echo(f"What is in the store:    kourou store info {self._directory}/broker-0")
@@ -131,7 +160,7 @@ async def _serve_here(properties: list[dict[str, str]], stop: asyncio.Event, ann
         ) from error
     await broker.registrar.register_all()
     settle_memory()
-    announce([broker.config.address])
+    announce([broker.config.address], [])
     await stop.wait()
     await broker.stop()
 
@@ -146,16 +175,20 @@ async def _serve_processes(
     try:
         for values in properties:
             processes.append(await _start_broker(values))
-        announce(list(await asyncio.gather(*map(_address_of, processes, properties))))
+        addresses = await asyncio.gather(*map(_address_of, processes, properties))
+        is_slave = ["brokerId" in values for values in properties]
+        announce(
+            [address for address, slave in zip(addresses, is_slave) if not slave],
+            [address for address, slave in zip(addresses, is_slave) if slave],
+        )
         waits = [asyncio.ensure_future(process.wait()) for process in processes]
         stopped = asyncio.ensure_future(stop.wait())
         await asyncio.wait([*waits, stopped], return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         failed = [number for number, wait in enumerate(waits) if wait.done()]
         if failed and not stop.is_set():
-            raise KourouError(
-                f"broker-{failed[0]} ended with status {waits[failed[0]].result()}: see its log"
-            )
+            name = Path(properties[failed[0]]["storePathRootDir"]).name
+            raise KourouError(f"{name} ended with status {waits[failed[0]].result()}: see its log")
     finally:
         for process in processes:
             with contextlib.suppress(ProcessLookupError):

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 ROUTE_INTERVAL_S = 30.0
 HEARTBEAT_INTERVAL_S = 30.0
+GREET_AGAIN_S = 1.0  # after a connection was lost; it doubles
 CALL_TIMEOUT_S = 3.0
 DEFAULT_TOPIC = "TBW102"  # whose route stands in for that of a topic that is made by its first message
 
@@ -75,6 +76,8 @@ class ClientCore:
         self._routes: dict[str, TopicRoute] = {}
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
         self._greeted: set[str] = set()  # addresses that had a heartbeat on the connection that stands
+        self._missing: dict[str, asyncio.Task[None]] = {}  # addresses that are to be greeted again
+        self._is_closing = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -86,7 +89,8 @@ class ClientCore:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        tasks = [*self._tasks, *self._fetching.values()]
+        self._is_closing = True
+        tasks = [*self._tasks, *self._fetching.values(), *self._missing.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -168,7 +172,7 @@ class ClientCore:
             lambda: RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
         )
         if answer.code == ResponseCode.TOPIC_NOT_EXIST or answer.body is None:
-            self._routes.pop(topic, None)
+            # What was known still counts: a name server that was started again knows nothing for a while.
             raise NoRouteError(f"no name server knows topic {topic}: create it, or send to it first")
         if answer.code != ResponseCode.SUCCESS:
             raise RefusedError(self.name_servers[0], f"the route of {topic}", answer)
@@ -195,16 +199,19 @@ class ClientCore:
 
     async def send_heartbeats(self) -> None:
         """Tell all brokers that are used who is there: their slaves too if somebody consumes."""
+        addresses = self._used_addresses()
+        self._greeted &= addresses
+        await asyncio.gather(*(self.greet(address, again=True) for address in addresses))
+
+    def _used_addresses(self) -> set[str]:
         ids = None if self.consumers else MASTER_ID
-        addresses = {
+        return {
             address
             for route in self._routes.values()
             for members in route.addresses.values()
             for broker_id, address in members.items()
             if ids is None or broker_id == ids
         }
-        self._greeted &= addresses
-        await asyncio.gather(*(self.greet(address, again=True) for address in addresses))
 
     async def greet(self, address: str, *, again: bool = False) -> None:
         """Tell a broker who is there: once for each connection, or again."""
@@ -234,7 +241,21 @@ class ClientCore:
         return address in self._greeted
 
     def _forget(self, address: str) -> None:
+        """A connection is gone: its broker, if it comes back, has to hear who is there. Nobody may have to ask
+        anything of it, but it may have to ask: what became of a transaction."""
+        was_greeted = address in self._greeted
         self._greeted.discard(address)
+        if was_greeted and not self._is_closing and address not in self._missing:
+            task = asyncio.get_running_loop().create_task(self._greet_again(address))
+            self._missing[address] = task
+            task.add_done_callback(lambda _: self._missing.pop(address, None))
+
+    async def _greet_again(self, address: str) -> None:
+        pause_s = GREET_AGAIN_S
+        while address not in self._greeted and address in self._used_addresses():
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, HEARTBEAT_INTERVAL_S)
+            await self.greet(address)
 
     async def _unregister(self) -> None:
         """Take back what the heartbeats said, so that others need not wait until this client is missed."""

@@ -416,6 +416,22 @@ class ViewBrokerStatsData(Header):
 
 
 @header
+class ExchangeHAInfo(Header):
+    """EXCHANGE_BROKER_HA_INFO (906), the question and the answer."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: int | None = None
+    master_address: str | None = None
+
+
+@header
+class ResetMasterFlushOffset(Header):
+    """RESET_MASTER_FLUSH_OFFSET (908)."""
+
+    master_flush_offset: int | None = None
+
+
+@header
 class NotifyMinBrokerIdChange(Header):
     """NOTIFY_MIN_BROKER_ID_CHANGE (905)."""
 

@@ -156,9 +156,9 @@ class BatchConsumeQueue:
         offset, size, *_ = ENTRY.unpack_from(file.view, file.wrote - ENTRY_SIZE)
         return int(offset + size)
 
-    def load(self) -> None:
+    def load(self, *, after_crash: bool = False) -> None:
         """Map the files."""
-        self.files.load()
+        self.files.load(after_crash=after_crash)
 
     def recover(self) -> None:
         """Find the end: from the third last file on, up to the first entry that is none."""

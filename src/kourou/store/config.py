@@ -33,6 +33,8 @@ class BrokerRole(Enum):
 
 
 MULTI_PATH_SPLITTER = ","
+DEFAULT_HA_PORT = 10912
+_OLDER_NAMES = {"haSlaveFallbehindMax": "haMaxGapNotInSync"}  # of RocketMQ 4
 TIMER_PRECISIONS_MS = (100, 200, 500, 1000)
 
 
@@ -124,9 +126,20 @@ class MessageStoreConfig:
     timer_metric_small_threshold: int = 1_000_000
     append_topic_for_timer_delete_key: bool = False
 
-    # Role
+    # Replication
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
-    ha_listen_port: int = 10912
+    ha_listen_port: int = DEFAULT_HA_PORT
+    ha_master_address: str = ""  # default: the name server says
+    ha_send_heartbeat_interval: int = 5000
+    ha_housekeeping_interval: int = 20_000
+    ha_transfer_batch_size: int = 32 * 1024
+    ha_max_gap_not_in_sync: int = 256 * 1024 * 1024
+    ha_flow_control_enable: bool = False
+    max_ha_transfer_byte_in_second: int = 100 * 1024 * 1024
+    slave_timeout: int = 3000
+    in_sync_replicas: int = 1
+    min_in_sync_replicas: int = 1
+    enable_auto_in_sync_replicas: bool = False
     offset_check_in_slave: bool = False
     read_un_committed: bool = False
 
@@ -148,6 +161,15 @@ class MessageStoreConfig:
                 raise ConfigError(f"{key} must be at least {least} bytes")
         if self.max_hash_slot_num < 1 or self.max_index_num < 2:
             raise ConfigError("maxHashSlotNum must be at least 1 and maxIndexNum at least 2")
+        if self.broker_role is BrokerRole.SLAVE:
+            self.transient_store_pool_enable = False  # what a slave says that it has is in its files
+        for key, size, least in (
+            ("haTransferBatchSize", self.ha_transfer_batch_size, 1),
+            ("haSendHeartbeatInterval", self.ha_send_heartbeat_interval, 1),
+            ("maxHaTransferByteInSecond", self.max_ha_transfer_byte_in_second, 1),
+        ):
+            if size < least:
+                raise ConfigError(f"{key} must be at least {least}")
         parse_delay_levels(self.message_delay_level)
         # Java knows four precisions, and takes the one below where another is named.
         self.timer_precision_ms = max(
@@ -165,7 +187,8 @@ class MessageStoreConfig:
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], **overrides: Any) -> MessageStoreConfig:
         """A configuration of the keys in `properties` that concern the store."""
-        return cls(**{**convert_known(cls, properties), **overrides})
+        older = {key: properties[name] for name, key in _OLDER_NAMES.items() if name in properties}
+        return cls(**{**convert_known(cls, {**older, **properties}), **overrides})
 
     @classmethod
     def load(cls, path: str | Path, **overrides: Any) -> MessageStoreConfig:

@@ -327,9 +327,9 @@ class ConsumeQueue:
 
     # Recovery and retention
 
-    def load(self) -> None:
+    def load(self, *, after_crash: bool = False) -> None:
         """Map the files."""
-        self.files.load()
+        self.files.load(after_crash=after_crash)
         if self.ext is not None:
             self.ext.load()
 

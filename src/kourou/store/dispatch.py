@@ -30,7 +30,7 @@ from kourou.message.codec import (
 )
 from kourou.message.properties import decode_properties, tags_code
 from kourou.store.commit_log import END_FILE_MIN_BLANK, CommitLog
-from kourou.store.config import MessageStoreConfig, parse_delay_levels
+from kourou.store.config import BrokerRole, MessageStoreConfig, parse_delay_levels
 from kourou.store.index_file import IndexService
 
 if TYPE_CHECKING:
@@ -108,15 +108,16 @@ class DispatchRequest:
 class NotARecord:
     """Why there is no record at a place."""
 
-    __slots__ = ("blank", "reason")
+    __slots__ = ("blank", "is_short", "reason")
 
-    def __init__(self, reason: str, blank: bool = False) -> None:
+    def __init__(self, reason: str, blank: bool = False, is_short: bool = False) -> None:
         self.reason = reason
         self.blank = blank  # the file goes on in the next
+        self.is_short = is_short  # the bytes end before the record does
 
 
 _BLANK = NotARecord("blank", blank=True)
-_END = NotARecord("end of file")
+_END = NotARecord("end of file", is_short=True)
 _ZERO = NotARecord("zero magic")
 
 
@@ -134,12 +135,12 @@ def check_record(
 
     `topics` caches topic names over many calls. Hot in recovery: no object but the request is made.
     """
-    if limit - position <= 8:
+    if limit - position < 8:
         return _END
     size, magic = SIZE_AND_MAGIC.unpack_from(view, position)
     end = position + size
     if end > limit:
-        return NotARecord(f"record of {size} bytes runs past the file")
+        return NotARecord(f"record of {size} bytes runs past the file", is_short=True)
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         if magic == BLANK_MAGIC:
             return _BLANK
@@ -224,11 +225,14 @@ class Dispatcher:
         self._index = index
         self._config = config
         self._on_failed = on_failed
+        self.on_restored: Callable[[str], None] = log.info  # what failed works again
+        self._failure: str | None = None
         self._recent: deque[DispatchRequest] = deque()
         self.delay_levels = parse_delay_levels(config.message_delay_level)
         self.at_once = not (config.sync_flush or config.transient_store_pool_enable)
         self.dispatched_offset = 0  # everything before it has its queue entry and its keys
         self.on_arrive: OnArrive | None = None
+        self.on_arrive_many: Callable[[], None] | None = None  # messages of any queue, which ones is not said
 
     @property
     def confirm_offset(self) -> int:
@@ -241,6 +245,19 @@ class Dispatcher:
     def behind_bytes(self) -> int:
         """How far queues and index are behind the log."""
         return max(self.confirm_offset - self.dispatched_offset, 0)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every whole record has its entries. A slave's log may end with a part of one."""
+        if self.behind_bytes == 0:
+            return True
+        file = self._commit_log.files.find(self.dispatched_offset)
+        if self._config.broker_role is not BrokerRole.SLAVE or file is None:
+            return False
+        found = check_record(
+            file.view, self.dispatched_offset - file.base, file.read_position, check_crc=False
+        )
+        return isinstance(found, NotARecord) and found.is_short
 
     def appended(self, request: DispatchRequest) -> Exception | None:
         """Dispatch a record just appended, or keep its request until it may be; why it could not be."""
@@ -268,6 +285,12 @@ class Dispatcher:
                 request.topic, request.queue_id, request.queue_offset + request.batch_count,
                 request.tags_code, request.store_timestamp, request.properties,
             )  # fmt: skip
+            if names.INNER_MULTI_QUEUE_OFFSET in request.properties:
+                for name, queue_id, offset in self._queues.light_entries(request):
+                    self.on_arrive(
+                        name, queue_id, offset + 1, request.tags_code, request.store_timestamp,
+                        request.properties,
+                    )  # fmt: skip
 
     def index(self, request: DispatchRequest) -> None:
         """Give a record its keys, unless the index is further already."""
@@ -284,8 +307,21 @@ class Dispatcher:
         try:
             self._reput()
         except (OSError, KourouError) as error:
-            # Nothing is lost: the record is in the log, and the next try begins with it.
-            self._on_failed(f"queues or index cannot be written: {error}")
+            self.fail(error)
+            return
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self.on_restored(failure)
+
+    def fail(self, error: Exception) -> None:
+        """Records have no entries. Nothing is lost: they are in the log, and the next try begins with them."""
+        self._failure = f"queues or index cannot be written: {error}"
+        self._on_failed(self._failure)
+
+    def retry(self) -> None:
+        """Try again what failed: while no message is taken, nothing else comes that would."""
+        if self._failure is not None:
+            self.reput()
 
     def _reput(self) -> None:
         if self.dispatched_offset < self._commit_log.min_offset:
@@ -322,6 +358,8 @@ class Dispatcher:
             return found
         if found.blank or file.size - position <= END_FILE_MIN_BLANK:
             self.dispatched_offset = self._commit_log.roll_next_file(at)
+        elif found.is_short and file.read_position < file.size:
+            pass  # the rest of it is still on its way from the master
         else:
             log.error("no record to dispatch at %d: %s", at, found.reason)
         return None

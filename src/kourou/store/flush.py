@@ -52,6 +52,7 @@ class CommitLogFlusher:
         self._on_flushed = on_flushed  # by the owner: records up to the flushed offset may be dispatched
         self._on_failed = on_failed
         self._lock = threading.Lock()
+        self._flushing = threading.Lock()
         self._waiting: deque[tuple[int, int, PutCallback]] = deque()  # offset, deadline, callback; by offset
         self._last_thorough_ms = clock.now_ms()
         self.wake: Callable[[], None] = lambda: None
@@ -90,9 +91,10 @@ class CommitLogFlusher:
             self._answer(1 << 63, PutMessageStatus.FLUSH_DISK_TIMEOUT)
             return before
         try:
-            if self._config.transient_store_pool_enable and least_pages == 0:
-                self._files.commit(0)
-            where = self._files.flush(least_pages)
+            with self._flushing:  # others than the service may ask for it
+                if self._config.transient_store_pool_enable and least_pages == 0:
+                    self._files.commit(0)
+                where = self._files.flush(least_pages)
         except OSError as error:
             # After a failed fdatasync the kernel may have dropped the pages: trying again could report
             # success for bytes that are not there. The store stops taking messages instead.
@@ -179,8 +181,10 @@ class QueueFlusher:
         clock: Clock,
         checkpoint: StoreCheckpoint,
         post: Post,
+        retry: Callable[[], None],
     ) -> None:
         self._post = post
+        self._retry = retry  # by the owner: what had no room gets its entries
         self._queues = queues
         self._index = index
         self._config = config
@@ -190,6 +194,7 @@ class QueueFlusher:
 
     def run_once(self) -> None:
         """Flush what is due."""
+        self._post(self._retry)
         self._post(self._index.try_write_pending)  # keys of the last messages before a pause
         now = self._clock.now_ms()
         if now - self._last_thorough_ms >= self._config.flush_consume_queue_thorough_interval:

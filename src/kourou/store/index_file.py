@@ -314,6 +314,8 @@ class IndexService:
         self._pending: KeyList = []
         self.files: list[IndexFile] = []
         self.on_failed: Callable[[str], None] = log.error  # who has to know that keys cannot be written
+        self.on_restored: Callable[[str], None] = log.info  # and that they can be again
+        self._failure: str | None = None
 
     def load(self, last_exit_ok: bool, index_msg_timestamp: int) -> list[str]:
         """Map the files; after a crash those that were not known to be on disk are dropped, and named."""
@@ -400,7 +402,12 @@ class IndexService:
         try:
             self.write_pending()
         except (OSError, KourouError) as error:
-            self.on_failed(f"the index cannot be written: {error}")
+            self._failure = f"the index cannot be written: {error}"
+            self.on_failed(self._failure)
+            return
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self.on_restored(failure)
 
     def write_pending(self) -> None:
         """Write the keys that wait."""

@@ -270,8 +270,12 @@ class MappedFileQueue:
         self.committed_where = 0
         self.store_timestamp = 0  # of the newest record that is on the disk
 
-    def load(self) -> None:
-        """Map what is there. A file of a wrong size is an error: guessing would lose data."""
+    def load(self, *, after_crash: bool = False) -> None:
+        """Map what is there. A file of a wrong size is an error: guessing would lose data.
+
+        After a crash an empty file may be one that was made ahead, of which the power left only the name:
+        recovery takes it for the end of what is there.
+        """
         paths = []
         for directory in self.directories:
             paths += [(name, f"{directory}/{name}") for name in self._disk.list(directory) if len(name) == 20]
@@ -279,11 +283,13 @@ class MappedFileQueue:
         files: list[MappedFile] = []
         for number, (_, path) in enumerate(paths):
             size = self._disk.size(path)
-            if size == 0 and number == len(paths) - 1 and self.writable:
+            if size == 0 and self.writable and number == len(paths) - 1:
                 log.warning("removing %s: it is empty", path)
                 self._disk.remove(path)
                 continue
-            if size != self.file_size:
+            if size == 0 and self.writable and after_crash:
+                log.warning("%s is empty, and others come behind it", path)
+            elif size != self.file_size:
                 if self._disk.is_dir(path):
                     continue
                 raise StoreDamagedError(

@@ -15,6 +15,8 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 from kourou.clock import Clock, SystemClock
 from kourou.errors import CorruptRecordError
@@ -48,6 +50,9 @@ from kourou.store.status import (
     QueryMessageResult,
 )
 
+if TYPE_CHECKING:
+    from kourou.store.replication import Replication
+
 log = logging.getLogger(__name__)
 
 PUT_OK = PutMessageStatus.PUT_OK
@@ -80,8 +85,10 @@ class MessageStore:
         self.queues = ConsumeQueueStore(self.disk, config, is_batch_topic)
         self.index = IndexService(self.disk, self.root, config, self.clock)
         self.index.on_failed = self._stop_taking
+        self.index.on_restored = self._take_again
         self.retention = Retention(self)
         self.dispatcher = Dispatcher(self.commit_log, self.queues, self.index, config, self._stop_taking)
+        self.dispatcher.on_restored = self._take_again
 
         self._lock: Lock | None = None
         self._started = False
@@ -104,6 +111,7 @@ class MessageStore:
         self.put_messages = self.putter.put_messages
         self.plain = PlainPutter(self.putter)
         self.recovery: RecoveryReport | None = None
+        self.replication: Replication | None = None  # while it runs
 
     # Life
 
@@ -117,8 +125,8 @@ class MessageStore:
                     self.config.transient_store_pool_size, self.config.mapped_file_size_commit_log
                 )
             last_exit_ok = self.disk.size(self._abort_path) < 0
-            self.commit_log.files.load()
-            self.queues.load()
+            self.commit_log.files.load(after_crash=not last_exit_ok)
+            self.queues.load(after_crash=not last_exit_ok)
             self.checkpoint = StoreCheckpoint(self.disk, f"{self.root}/checkpoint")
             self.dispatcher.checkpoint = self.checkpoint
             dropped = self.index.load(last_exit_ok, self.checkpoint.index_msg_timestamp)
@@ -135,7 +143,7 @@ class MessageStore:
         )
         self._committer = CommitLogCommitter(files, config, clock, self._post, reput)
         self._queue_flusher = QueueFlusher(
-            self.queues, self.index, config, clock, self.checkpoint, self._post
+            self.queues, self.index, config, clock, self.checkpoint, self._post, self.dispatcher.retry
         )
         return self.recovery
 
@@ -198,7 +206,7 @@ class MessageStore:
             self.checkpoint.index_msg_timestamp = self.index.flush() or self.checkpoint.index_msg_timestamp
             self._queue_flusher.flush_all()
             self._allocator.shutdown()
-            if healthy and not self.flusher.failed and self.dispatcher.behind_bytes == 0:
+            if healthy and not self.flusher.failed and self.dispatcher.is_done:
                 self.disk.remove(self._abort_path)
             else:
                 log.warning("the store was not healthy: the abort file stays, the next start recovers")
@@ -251,6 +259,12 @@ class MessageStore:
     def refusal(self, reason: str | None) -> None:
         self.putter.refusal = reason
 
+    def _take_again(self, reason: str) -> None:
+        """What was in the way is not any more: there is room on the disk again."""
+        if self.refusal == reason and not self.flusher.failed:
+            log.warning("messages are taken again: it is over that %s", reason)
+            self.refusal = None
+
     def _stop_taking(self, reason: str) -> None:
         log.critical("no more messages are taken: %s", reason)
         self.refusal = reason
@@ -262,17 +276,39 @@ class MessageStore:
     # Put
 
     def when_stored(self, result: PutMessageResult, message: InnerMessage, callback: PutCallback) -> None:
-        """Call back when the sender may be told: at once, or with SYNC_FLUSH when the disk has it."""
-        if result.status is not PUT_OK or not self.config.sync_flush or not message.wait_store_msg_ok:
+        """Call back when the sender may be told: at once, or with SYNC_FLUSH when the disk has it, and of a
+        SYNC_MASTER when slaves have it."""
+        waits_for_slaves = self.config.broker_role is BrokerRole.SYNC_MASTER
+        if (
+            result.status is not PUT_OK
+            or not (self.config.sync_flush or waits_for_slaves)
+            or not message.wait_store_msg_ok
+        ):
             callback(result.status)
             return
+        end = result.physical_offset + result.wrote_bytes
+        # As in Java, what is wrong with the slaves is said before what is wrong with the disk.
+        outcomes = [None if waits_for_slaves else PUT_OK, None if self.config.sync_flush else PUT_OK]
 
-        def answered(status: PutMessageStatus) -> None:
-            self.stats.record_put_time(self.clock.now_ms() - result.store_timestamp)
-            result.status = status
-            callback(status)
+        def settle(place: int, status: PutMessageStatus) -> None:
+            outcomes[place] = status
+            if None not in outcomes:
+                if self.config.sync_flush:
+                    self.stats.record_put_time(self.clock.now_ms() - result.store_timestamp)
+                result.status = next((one for one in outcomes if one and one is not PUT_OK), PUT_OK)
+                callback(result.status)
 
-        self.flusher.wait_for(result.physical_offset + result.wrote_bytes, answered)
+        if waits_for_slaves:
+            self.wait_for_slaves(end, partial(settle, 0))
+        if self.config.sync_flush:
+            self.flusher.wait_for(end, partial(settle, 1))
+
+    def wait_for_slaves(self, offset: int, callback: PutCallback) -> None:
+        """Call back when enough slaves have everything before `offset`, or why they will not."""
+        if self.replication is None:
+            callback(PutMessageStatus.SLAVE_NOT_AVAILABLE)
+        else:
+            self.replication.wait_for(offset, callback)
 
     def put_and_wait(self, message: InnerMessage) -> PutMessageResult:
         """Put, and come back when the sender may be told. Blocks: for callers without an event loop."""

@@ -56,6 +56,7 @@ class PlainPutter:
             not self._may_be_plain
             or putter.refusal is not None
             or putter.has_calls
+            or putter.lacks_replicas is not None
             or not isinstance(queue, ConsumeQueue)
             or file.base + file.wrote - self._files.flushed_where > putter.max_unflushed
         ):

@@ -7,7 +7,7 @@ offset and appends its record, and where records may be seen at once its queue e
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from kourou.clock import Clock
 from kourou.errors import BadMessageError, CorruptRecordError, DiskFullError, KourouError
@@ -46,6 +46,7 @@ MAX_TOPIC_BYTES = 0x7FFF
 # the store with it. Before that, senders are told to wait.
 MAX_UNFLUSHED_SHARE = 0.15
 _BUSY = "the disk is behind: too much is not flushed yet"
+_TOO_FEW = "fewer replicas than minInSyncReplicas are in sync"
 
 _MAX_INNER = 0x7FFF  # messages of an inner batch: its queue entry has two bytes for them
 
@@ -227,6 +228,8 @@ class MessagePutter:
         self._crc_room = PROPERTY_CRC_LENGTH if config.enabled_append_prop_crc else 0
         self._lmq = config.enable_lmq
         self.refusal: str | None = "the store is not started"  # why no message is taken now
+        # Whether too few replicas are there; None where that does not matter
+        self.lacks_replicas: Callable[[], bool] | None = None
 
     def put_message(self, message: InnerMessage) -> PutMessageResult:
         """Append one message. Hot: some six microseconds with its queue entry and its keys."""
@@ -234,6 +237,8 @@ class MessagePutter:
             self._inbox.drain()
         if self.refusal is not None:
             return self._refuse(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.refusal)
+        if self.lacks_replicas is not None and message.wait_store_msg_ok and self.lacks_replicas():
+            return self._refuse(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, _TOO_FEW)
         topic_name = message.topic
         queue_id = message.queue_id
         try:
@@ -351,6 +356,8 @@ class MessagePutter:
             self._inbox.drain()
         if self.refusal is not None:
             return self._refuse(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.refusal)
+        if self.lacks_replicas is not None and batch.wait_store_msg_ok and self.lacks_replicas():
+            return self._refuse(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, _TOO_FEW)
         illegal = PutMessageStatus.MESSAGE_ILLEGAL
         sys_flag = batch.sys_flag
         if sys_flag & sysflag.TRANSACTION_MASK:
@@ -457,7 +464,7 @@ class MessagePutter:
                 return failure
             if failure is not None:
                 # Its first messages are in their queue: the rest gets there by `reput`, when it can.
-                self.refusal = str(failure)
+                dispatcher.fail(failure)
                 break
         return None
 

@@ -152,30 +152,33 @@ class ConsumeQueueStore:
                 queue.take_back(request.physical_offset)
 
     def _dispatch_lmq(self, request: DispatchRequest) -> None:
-        offsets = request.properties.get(names.INNER_MULTI_QUEUE_OFFSET)
-        if offsets is None or not allows_lmq(request.topic):
-            return
-        queue_names = request.properties[names.INNER_MULTI_DISPATCH].split(LMQ_SEPARATOR)
-        queue_offsets = offsets.split(LMQ_SEPARATOR)
-        if len(queue_names) != len(queue_offsets):
-            log.error("record at %d names %d light queues and %d offsets", request.physical_offset,
-                      len(queue_names), len(queue_offsets))  # fmt: skip
-            return
-        for name, offset in zip(queue_names, queue_offsets, strict=True):
-            if "/" in name or not name or not offset.isdecimal():
-                continue
-            queue_id = 0 if self._config.enable_lmq and is_lmq(name) else request.queue_id
+        for name, queue_id, offset in self.light_entries(request):
             try:
                 queue = self.get_or_create(name, queue_id)
             except BadMessageError as error:
                 log.error("record at %d names a light queue: %s", request.physical_offset, error)
                 continue
             if isinstance(queue, ConsumeQueue):
-                queue.put(request.physical_offset, request.size, request.tags_code, int(offset))
+                queue.put(request.physical_offset, request.size, request.tags_code, offset)
+
+    def light_entries(self, request: DispatchRequest) -> Iterator[tuple[str, int, int]]:
+        """Where a record lies besides its own queue: names, queue ids and offsets."""
+        offsets = request.properties.get(names.INNER_MULTI_QUEUE_OFFSET)
+        if offsets is None or not (self._config.enable_multi_dispatch and allows_lmq(request.topic)):
+            return
+        queue_names = request.properties.get(names.INNER_MULTI_DISPATCH, "").split(LMQ_SEPARATOR)
+        queue_offsets = offsets.split(LMQ_SEPARATOR)
+        if len(queue_names) != len(queue_offsets):
+            log.error("record at %d names %d light queues and %d offsets", request.physical_offset,
+                      len(queue_names), len(queue_offsets))  # fmt: skip
+            return
+        for name, offset in zip(queue_names, queue_offsets, strict=True):
+            if "/" not in name and name and offset.isdecimal():
+                yield name, 0 if self._config.enable_lmq and is_lmq(name) else request.queue_id, int(offset)
 
     # Life
 
-    def load(self) -> None:
+    def load(self, *, after_crash: bool = False) -> None:
         """Find and map the queues on the disk."""
         self._batch_topics |= _batch_topics(self._disk, self._root)
         for folder, batch in (("consumequeue", False), ("batchconsumequeue", True)):
@@ -186,7 +189,7 @@ class ConsumeQueueStore:
                         if batch:
                             self._batch_topics.add(topic)
                         queue = self._new(topic, int(name), batch=batch)
-                        queue.load()
+                        queue.load(after_crash=after_crash)
                         self.table.setdefault(topic, {})[int(name)] = queue
 
     def recover(self, *, clear: bool) -> None:

@@ -100,6 +100,8 @@ def _recover_log(store: MessageStore, report: RecoveryReport) -> None:
         store.queues, store.index, store.config, store.checkpoint, store.dispatcher.delay_levels
     )
     if not report.clean:
+        # Entries that were not on the disk for sure may have holes, and whole files of them may be missing.
+        store.queues.truncate_dirty(report.start_offset)
         _index_before(store, bulk, report.start_offset)
     last_valid = report.start_offset
     end = report.start_offset

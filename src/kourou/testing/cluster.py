@@ -38,21 +38,25 @@ _T = TypeVar("_T")
 
 
 class Cluster:
-    """A name server and brokers. `config` has keys of broker.conf, for all brokers."""
+    """A name server, brokers, and so many slaves of each. `config` has keys of broker.conf, for all brokers;
+    `brokerRole` in it is that of the masters."""
 
     def __init__(
         self,
         *,
         brokers: int = 1,
+        slaves: int = 0,
         config: Mapping[str, str] | None = None,
         directory: str | Path | None = None,
     ) -> None:
         self._count = brokers
+        self._slave_count = slaves
         self._config = dict(config or {})
         self._keep = directory is not None
         self.directory = Path(directory) if directory is not None else None
         self.name_server: NameServer
         self.brokers: list[Broker] = []
+        self.slaves: list[Broker] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._client: RemotingClient
@@ -64,11 +68,16 @@ class Cluster:
 
     @property
     def broker_addresses(self) -> list[str]:
-        """The addresses of the brokers."""
+        """The addresses of the masters."""
         return [broker.config.address for broker in self.brokers]
 
+    @property
+    def slave_addresses(self) -> list[str]:
+        """The addresses of the slaves."""
+        return [broker.config.address for broker in self.slaves]
+
     def create_topic(self, topic: str, *, queues: int = 4, attributes: str = "") -> None:
-        """Make a topic on every broker; it is at the name server when this returns."""
+        """Make a topic on every master; it is at the name server when this returns."""
         header = CreateTopic(
             topic,
             "TBW102",
@@ -132,21 +141,49 @@ class Cluster:
         await self.name_server.start()
         for number in range(self._count):
             name = f"broker-{chr(ord('a') + number)}"
-            properties = {
-                **SMALL_STORE,
-                "brokerName": name,
-                "brokerIP1": HOST,
-                "brokerIP2": HOST,
-                "bindAddress": HOST,
-                "listenPort": "0",
-                "namesrvAddr": self.namesrv,
-                "storePathRootDir": str(self.directory / name),
-                **self._config,
-            }
-            broker = Broker(BrokerConfig.from_properties(properties))
-            await broker.start()
-            self.brokers.append(broker)
-            await broker.registrar.register_all()
+            self.brokers.append(await self._start_broker(name, name, {}))
+            for broker_id in range(1, self._slave_count + 1):
+                role = {"brokerRole": "SLAVE", "brokerId": str(broker_id)}
+                slave = await self._start_broker(name, f"{name}-slave-{broker_id}", role)
+                self.slaves.append(slave)
+                await _connected(slave)
+
+    async def _start_broker(self, name: str, folder: str, more: Mapping[str, str]) -> Broker:
+        assert self.directory is not None
+        properties = {
+            **SMALL_STORE,
+            "brokerName": name,
+            "brokerIP1": HOST,
+            "brokerIP2": HOST,
+            "bindAddress": HOST,
+            "listenPort": "0",
+            "namesrvAddr": self.namesrv,
+            "storePathRootDir": str(self.directory / folder),
+            **self._config,
+            **more,
+        }
+        broker = Broker(BrokerConfig.from_properties(properties))
+        await broker.start()
+        await broker.registrar.register_all()
+        return broker
+
+    def stop_broker(self, broker: Broker) -> None:
+        """Stop one broker, and leave the others as they are."""
+        self._run(broker.stop())
+        self.brokers = [other for other in self.brokers if other is not broker]
+        self.slaves = [other for other in self.slaves if other is not broker]
+
+    def restart_broker(self, broker: Broker) -> Broker:
+        """Start a broker that was stopped, with its configuration and its store; the new one."""
+        again = Broker(broker.config)
+        self._run(again.start())
+        self._run(again.registrar.register_all())
+        (self.brokers if again.slave is None else self.slaves).append(again)
+        return again
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run something on the event loop of the servers."""
+        return self._run(work)
 
     def stop(self) -> None:
         """Stop everything and, unless it was given, remove the directory."""
@@ -162,7 +199,7 @@ class Cluster:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     async def _stop(self) -> None:
-        brokers, self.brokers = self.brokers, []
+        brokers, self.brokers, self.slaves = [*self.slaves, *self.brokers], [], []
         stops = await asyncio.gather(*(broker.stop() for broker in brokers), return_exceptions=True)
         if hasattr(self, "name_server"):
             await self.name_server.stop()
@@ -183,3 +220,12 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+async def _connected(slave: Broker) -> None:
+    """Wait until a slave follows its master."""
+    client = slave.replication.client
+    assert client is not None
+    async with asyncio.timeout(START_TIMEOUT_S):
+        while not client.is_connected:
+            await asyncio.sleep(0.01)

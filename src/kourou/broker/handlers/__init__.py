@@ -18,6 +18,7 @@ from kourou.broker.handlers import (
     groups,
     offsets,
     queries,
+    replication,
     retries,
     statistics,
     timers,
@@ -29,7 +30,19 @@ from kourou.remoting.connection import Handler
 if TYPE_CHECKING:
     from kourou.broker.server import Broker
 
-MODULES = (queries, clients, offsets, topics, groups, retries, transactions, timers, statistics, admin)
+MODULES = (
+    queries,
+    clients,
+    offsets,
+    topics,
+    groups,
+    retries,
+    transactions,
+    timers,
+    statistics,
+    replication,
+    admin,
+)
 
 
 def make_handlers(broker: Broker) -> dict[int, Handler]:

@@ -109,9 +109,10 @@ def delete_expired_log(broker: Broker, connection: Connection, request: Remoting
 
 def min_broker_changed(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """NOTIFY_MIN_BROKER_ID_CHANGE: another broker of this name is the one with the lowest id."""
-    log.info(
-        "%s: the lowest broker id has changed: %s", connection.peer, NotifyMinBrokerIdChange.read(request)
-    )
+    header = NotifyMinBrokerIdChange.read(request)
+    log.info("%s: the lowest broker id has changed: %s", connection.peer, header)
+    if broker.group is not None:
+        broker.group.changed(header)
     return request.response()
 
 
