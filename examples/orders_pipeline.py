@@ -1,11 +1,12 @@
-"""A streaming pipeline on Spark: orders from a topic, enriched, to Parquet and, summed up by minute, to a topic.
+"""A streaming pipeline on Spark: orders of a topic, enriched, to Parquet and, summed up, to a topic.
 
     python examples/orders_pipeline.py --namesrv 127.0.0.1:9876 --directory /data/orders [--once]
 
 Orders are JSON: {"order": 7, "customer": "c-3", "amount": 12.5, "time": "2026-11-15T08:30:00Z"}. Each gets
-the country of its customer and goes to <directory>/orders, partitioned by country. What a country ordered
-in a minute goes to the topic order-totals, again each time it grows, exactly once. Stop it at any moment,
-by any means: started again it goes on where its checkpoints are, and no order is lost or counted twice.
+the country of its customer and goes to <directory>/orders, partitioned by country. What a country ordered in
+a minute goes to the topic order-totals, exactly once, when no more orders of that minute are expected: ten
+minutes of the orders' own time later. Stop it at any moment, by any means: started again it goes on where
+its checkpoints are, and no order is lost or counted twice.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 COUNTRIES = ["FR", "DE", "BR", "JP", "GF"]
 CUSTOMERS = 100
@@ -100,17 +101,15 @@ def to_parquet(enriched: DataFrame, directory: Path, *, once: bool) -> Streaming
     return _triggered(writer, once).start(str(directory / "orders"))
 
 
-def to_topic(
-    messages: DataFrame, namesrv: str, topic: str, directory: Path, *, once: bool
-) -> StreamingQuery:
+def to_topic(messages: DataFrame, namesrv: str, topic: str, directory: Path, *, once: bool) -> StreamingQuery:
     """Start writing totals to a topic."""
-    writer = messages.writeStream.format("rocketmq").outputMode("update").queryName("totals")
+    writer = messages.writeStream.format("rocketmq").queryName("totals")
     writer = writer.option("namesrv", namesrv).option("topic", topic).option("delivery", "exactly-once")
     writer = writer.option("checkpointLocation", str(directory / "checkpoints" / "totals"))
     return _triggered(writer, once).start()
 
 
-def _triggered(writer, once):  # type: ignore[no-untyped-def]
+def _triggered(writer: DataStreamWriter, once: bool) -> DataStreamWriter:
     return writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
 
 

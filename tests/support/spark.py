@@ -20,6 +20,7 @@ def local_spark(directory: Path, master: str = "local[2]") -> Iterator[Any]:
 
     conf = {
         "spark.driver.memory": "600m",
+        "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 import kourou
-from kourou.cli import broker, namesrv, store, up
+from kourou.cli import broker, namesrv, spark, store, up
 from kourou.cli.errors import OneLineErrors
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(store.app)
+app.add_typer(spark.app)
 app.command("namesrv")(namesrv.namesrv)
 app.command("broker")(broker.broker)
 app.command("up")(up.up)

@@ -1,0 +1,222 @@
+"""The pipeline on Spark: store, broker and archive as tables, beside Spark's Parquet scan of the same rows.
+
+All figures are rows a second of one run on one machine, and their limit is what Spark does with Parquet, so
+the share is the ratio that counts. Rows go to Spark's noop sink.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.common import Row, messages, open_store, scratch
+
+if TYPE_CHECKING:
+    from kourou.store import MessageStore
+
+LOG_BYTES = int(os.environ.get("BENCH_PIPELINE_BYTES", 256 * 1024 * 1024))
+BODY_BYTES = 128
+ROUNDS = 3
+SINK_ROWS = 300_000
+TOPICS = 14  # so that one of them is 7 % of the log
+NARROW = ["topic", "queueId", "queueOffset", "physicalOffset", "storeTimestamp", "bornTimestamp", "sysFlag",
+          "reconsumeTimes", "tags", "keys", "body"]  # fmt: skip
+WITH_MAP = [*NARROW, "properties"]
+FOUR = ["topic", "queueId", "queueOffset", "body"]
+
+
+def run() -> list[Row]:
+    """Rows for the store road, the broker road, the sink and the archive."""
+    from kourou.spark import session
+
+    os.environ.setdefault("PYARROW_IGNORE_TIMEZONE", "1")
+    with scratch() as root:
+        conf = {
+            "spark.driver.memory": "3g",
+            "spark.ui.enabled": "false",
+            "spark.local.dir": str(root / "spark"),
+            "spark.driver.host": "127.0.0.1",
+        }
+        spark = session("benchmark", conf=conf)
+        spark.sparkContext.setLogLevel("ERROR")
+        try:
+            return [*_store_rows(spark, root), *_broker_rows(spark), *_micro_batch_rows(spark, root)]
+        finally:
+            spark.stop()
+
+
+def _store_rows(spark: Any, root: Path) -> list[Row]:
+    from kourou.spark import read_store
+    from kourou.spark.jobs.archive import archive
+    from kourou.spark.schema import ddl
+
+    store = root / "store"
+    with open_store(store) as opened:
+        count = _fill(opened)
+    parquet = str(root / "parquet")
+    read_store(spark, str(store), WITH_MAP).write.parquet(parquet)
+
+    def rate(frame: Any) -> float:
+        return _best(lambda: _timed(count, lambda: _drain(frame)))
+
+    def source(columns: list[str]) -> Any:
+        return spark.read.format("rocketmq").schema(ddl(columns)).load(str(store))
+
+    def copy() -> None:
+        spark.read.parquet(parquet).write.mode("overwrite").parquet(str(root / "copy"))
+
+    numbers = itertools.count()
+
+    def to_archive() -> None:
+        archive(spark, str(store), root / f"archive{next(numbers)}", compact=False)
+
+    rows = []
+    for name, columns, own_ratio, source_ratio in (
+        ("11 columns", NARROW, 1.0, 0.75), ("with the map", WITH_MAP, 1.0, 0.85),
+        ("4 columns", FOUR, 1.0, 0.5),
+    ):  # fmt: skip
+        limit = rate(spark.read.parquet(parquet).select(*columns))
+        rows.append(
+            _row(f"read_store, {name}", rate(read_store(spark, str(store), columns)), limit, own_ratio)
+        )
+        rows.append(_row(f"format(rocketmq), {name}", rate(source(columns)), limit, source_ratio))
+    one = "topic = 'bench3'"
+    limit = rate(spark.read.parquet(parquet).select(*NARROW).where(one))
+    rows.append(_row("format(rocketmq), one of 14 topics", rate(source(NARROW).where(one)), limit, 1.3))
+    copied = _best(lambda: _timed(count, copy))
+    archived = _best(lambda: _timed(count, to_archive))
+    limit_is = "a Parquet to Parquet copy by Spark, 12 columns"
+    memory = Row("Python worker, memory", _worker_mb(spark), 300, "MB", "the goal", 300, lower_is_better=True)
+    return [*rows, _row("archive, all columns", archived, copied, 1.5, limit_is), memory]
+
+
+def _worker_mb(spark: Any) -> float:
+    """The memory of a worker that was used for all of the above, without the pages of mapped files."""
+
+    def own_memory(batches: Any) -> Any:
+        import pyarrow as pa
+
+        for _ in batches:
+            pass
+        lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        yield pa.RecordBatch.from_pydict({"kb": [int(lines["RssAnon"].split()[0])]})
+
+    rows = spark.range(0, 8, 1, 8).mapInArrow(own_memory, "kb bigint").collect()
+    return max(float(row.kb) for row in rows) / 1000
+
+
+def _fill(store: MessageStore) -> int:
+    """Messages of several topics, until the log is as large as it should be; how many."""
+    for number, message in enumerate(messages(BODY_BYTES, 1 << 40)):
+        if store.commit_log.max_offset >= LOG_BYTES:
+            return number
+        message.topic = f"bench{number % TOPICS}"
+        store.put_message(message)
+    raise AssertionError("there is no end of messages")
+
+
+def _drain(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _broker_rows(spark: Any) -> list[Row]:
+    from kourou.spark import read_store
+    from kourou.spark.schema import ddl
+    from kourou.testing import Cluster
+
+    # Java's sizes: small files would be made all the time.
+    sizes = {"mappedFileSizeCommitLog": str(1024**3), "mappedFileSizeConsumeQueue": str(20 * 300_000)}
+    with Cluster(config=sizes) as cluster:
+        cluster.create_topic("bench", queues=8)
+        frame = spark.range(SINK_ROWS).selectExpr(
+            f"repeat('x', {BODY_BYTES}) AS body", "'TagA' AS tags", "array(concat('order-', id)) AS keys"
+        )
+        writer = frame.write.format("rocketmq").mode("append").option("namesrv", cluster.namesrv)
+        sent = _timed(SINK_ROWS, lambda: writer.option("topic", "bench").save())
+        noop = _timed(SINK_ROWS, lambda: _drain(frame))
+        store = str(cluster.directory / "broker-a")  # type: ignore[operator]
+
+        def pull() -> Any:
+            reader = spark.read.format("rocketmq").schema(ddl(NARROW)).option("namesrv", cluster.namesrv)
+            return reader.option("topic", "bench").load()
+
+        def rate(frame: Any) -> float:
+            return _best(lambda: _timed(SINK_ROWS, lambda: _drain(frame)))
+
+        scanned = rate(read_store(spark, store, NARROW))
+        return [
+            _row("broker read, 11 columns", rate(pull()), scanned, 0.5, "read_store of the same rows"),
+            _row("sink into a broker", sent, noop, None, "the same rows to nowhere"),
+        ]
+
+
+def _micro_batch_rows(spark: Any, root: Path) -> list[Row]:
+    from kourou.testing import Cluster
+
+    def median_ms(frame: Any, name: str, feed: Callable[[], None]) -> float:
+        query = frame.writeStream.format("noop").option("checkpointLocation", str(root / name)).start()
+        try:
+            deadline = time.monotonic() + 60
+            while (
+                len([p for p in query.recentProgress if p.numInputRows]) < 12 and time.monotonic() < deadline
+            ):
+                assert query.exception() is None, query.exception()
+                feed()
+                time.sleep(0.05)
+            times = sorted(p.durationMs["triggerExecution"] for p in query.recentProgress if p.numInputRows)
+        finally:
+            query.stop()
+        return float(times[len(times) // 2])
+
+    with Cluster() as cluster:
+        cluster.create_topic("small", queues=2)
+        feed = _feeder(cluster)
+        frame = (
+            spark.readStream.format("rocketmq")
+            .option("namesrv", cluster.namesrv)
+            .option("topic", "small")
+            .load()
+        )
+        own = median_ms(frame, "own", feed)
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1000).load()
+    sparks = median_ms(rate, "rate", lambda: None)
+    return [
+        Row("micro-batch, small", own, sparks, "ms", "rate-micro-batch", 2 * sparks, lower_is_better=True)
+    ]
+
+
+def _feeder(cluster: Any) -> Callable[[], None]:
+    from kourou.message import Message
+    from kourou.spark.channel import NetSettings
+    from kourou.spark.cluster import ClusterView
+    from kourou.spark.send import BatchSender
+
+    sender = BatchSender(ClusterView(cluster.namesrv, NetSettings()), group="bench")
+
+    def feed() -> None:
+        for number in range(1000):
+            sender.add(Message("small", b"x" * BODY_BYTES, {"UNIQ_KEY": f"{number:032X}"}))
+        sender.flush()
+
+    return feed
+
+
+def _row(
+    what: str, measured: float, limit: float, ratio: float | None, limit_is: str = "Spark's Parquet scan"
+) -> Row:
+    expected = None if ratio is None else ratio * limit
+    return Row(what, measured, limit, "rows/s", limit_is, expected)
+
+
+def _timed(count: int, work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - start)
+
+
+def _best(work: Callable[[], float]) -> float:
+    return max(work() for _ in range(ROUNDS))

@@ -1,0 +1,45 @@
+"""The data pipeline: topics and store files as Spark's tables, streams and sinks.
+
+What lives here: the data source `format("rocketmq")` (`source`), the two roads by which it reads, from
+store directories (`store_plan`, `store_read`) and from brokers (`routes`, `offsets`, `pull`), the stream
+(`stream`), the sink (`sink`, `send`), and the jobs of `kourou spark` (`jobs`). What does not: how records
+are decoded, which is `kourou.message.columns`' for all roads, and how a log is laid out, which is
+`kourou.store`'s.
+
+The way of the data: a plan is made in the driver, a list of partitions that say what to read and no more;
+a task makes Arrow batches of one partition (`rows`) and hands them to Spark. No Python object is made per
+message.
+
+    spark = kourou.spark.session("orders")
+    spark.read.format("rocketmq").option("namesrv", "127.0.0.1:9876").option("topic", "orders").load()
+    spark.read.format("rocketmq").load("/data/rocketmq/store")
+    kourou.spark.read_store(spark, "/data/rocketmq/store", columns=["topic", "body"])
+
+This package needs the extra `spark`.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from kourou.spark.session import session
+from kourou.spark.store_table import read_store
+
+if TYPE_CHECKING:
+    from kourou.spark.checks import answer_checks
+    from kourou.spark.listener import commit_to_group
+    from kourou.spark.source import RocketmqDataSource
+
+__all__ = ["RocketmqDataSource", "answer_checks", "commit_to_group", "read_store", "session"]
+
+# These bring half of pyspark with them, which every worker would pay for.
+_LATE = {
+    "RocketmqDataSource": "kourou.spark.source",
+    "answer_checks": "kourou.spark.checks",
+    "commit_to_group": "kourou.spark.listener",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATE:
+        return getattr(importlib.import_module(_LATE[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

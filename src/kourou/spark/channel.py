@@ -1,0 +1,217 @@
+"""Channel: a blocking connection that has several requests under way, and the channels of a worker process.
+
+Spark's tasks are plain blocking code, so this is a plain socket with the frames of `kourou.remoting`.
+Requests are told apart by their opaque: `submit` many, then `wait` for each. A worker keeps its channels
+from one task to the next (`channel_to`); one that failed, or that still owes answers, is closed.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kourou.errors import KourouError
+from kourou.remoting.codes import ResponseCode
+from kourou.remoting.command import MAX_FRAME_BYTES, RemotingCommand, decode
+from kourou.remoting.tls import TlsConfig
+
+READ_BUFFER_BYTES = 1024 * 1024
+BACK_OFF_FIRST_S = 0.1
+BACK_OFF_MOST_S = 5.0
+
+# A broker that is busy, or that is starting or stopping, may answer the same request a moment later.
+RETRY_CODES = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))
+
+_T = TypeVar("_T")
+
+
+class ChannelError(KourouError):
+    """A server that cannot be reached, or that hung up."""
+
+
+class AnsweredError(KourouError):
+    """A server that said no."""
+
+    def __init__(self, address: str, what: str, answer: RemotingCommand) -> None:
+        super().__init__(
+            f"{address} refused {what}: {answer.remark or 'no reason given'} (code {answer.code})"
+        )
+        self.code = answer.code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetSettings:
+    """How to talk to servers. It travels to the workers, and is the key of their channels."""
+
+    timeout_s: float = 10.0
+    retries: int = 3
+    retry_interval_s: float = BACK_OFF_FIRST_S
+    tls: TlsConfig | None = None
+    access_key: str | None = None
+    secret_key: str | None = None
+    security_token: str | None = None
+
+    def sign(self, request: RemotingCommand) -> RemotingCommand:
+        """Add who asks, as Java's AclClientRPCHook does."""
+        if self.access_key is None or self.secret_key is None:
+            return request
+        fields = {**request.ext_fields, "AccessKey": self.access_key}
+        if self.security_token is not None:
+            fields["SecurityToken"] = self.security_token
+        fields.pop("Signature", None)
+        content = "".join(fields[name] for name in sorted(fields)).encode() + bytes(request.body or b"")
+        digest = hmac.new(self.secret_key.encode(), content, hashlib.sha1).digest()
+        fields["Signature"] = base64.b64encode(digest).decode()
+        return RemotingCommand(request.code, fields, request.body, opaque=request.opaque, flag=request.flag)
+
+
+class Channel:
+    """One connection."""
+
+    def __init__(self, address: str, settings: NetSettings) -> None:
+        self.address = address
+        self._settings = settings
+        host, _, port = address.rpartition(":")
+        try:
+            plain = socket.create_connection((host.strip("[]"), int(port)), settings.timeout_s)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if settings.tls is not None and settings.tls.enable:
+                plain = settings.tls.client_context().wrap_socket(plain)
+        except (OSError, ValueError) as error:
+            raise ChannelError(f"cannot connect to {address}: {error}") from error
+        self._socket = plain
+        self._file = plain.makefile("rb", READ_BUFFER_BYTES)
+        self._answers: dict[int, RemotingCommand] = {}
+        self.owed = 0
+        self.closed = False
+
+    def submit(self, request: RemotingCommand) -> int:
+        """Send a request; what `wait` takes."""
+        try:
+            self._socket.sendall(self._settings.sign(request).encode())
+        except OSError as error:
+            self.close()
+            raise ChannelError(f"{self.address} is gone: {error}") from error
+        self.owed += 1
+        return request.opaque
+
+    def wait(self, opaque: int) -> RemotingCommand:
+        """The answer to a request."""
+        while opaque not in self._answers:
+            answer = self._read()
+            if answer.is_response:  # a broker may ask its clients something; nobody here has an answer
+                self._answers[answer.opaque] = answer
+        self.owed -= 1
+        return self._answers.pop(opaque)
+
+    def call(self, request: RemotingCommand) -> RemotingCommand:
+        """Send a request and wait for its answer."""
+        return self.wait(self.submit(request))
+
+    def _read(self) -> RemotingCommand:
+        if self.closed:  # by somebody else who waited for an answer
+            raise ChannelError(f"the connection to {self.address} was lost")
+        try:
+            head = self._file.read(4)
+            length = int.from_bytes(head, "big")
+            if len(head) == 4 and length > 4 * MAX_FRAME_BYTES:
+                raise OSError(f"a frame of {length} bytes")
+            frame = self._file.read(length) if len(head) == 4 else b""
+            if len(head) < 4 or len(frame) < length:
+                raise OSError("it hung up")
+        except OSError as error:
+            self.close()
+            raise ChannelError(f"no answer from {self.address}: {error}") from error
+        return decode(frame)
+
+    def close(self) -> None:
+        """Hang up."""
+        self.closed = True
+        self._file.close()
+        self._socket.close()
+
+
+class _OwnChannels(threading.local):
+    """The channels of a thread: two threads must not read from one connection."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[tuple[int, str, NetSettings], Channel] = {}
+
+
+_own = _OwnChannels()
+
+
+def channel_to(address: str, settings: NetSettings) -> Channel:
+    """The channel of this process and thread to an address."""
+    key = (os.getpid(), address, settings)  # a fork must not use the connections of its parent
+    channel = _own.by_key.get(key)
+    if channel is not None and (channel.closed or channel.owed):
+        channel.close()
+        channel = None
+    if channel is None:
+        channel = _own.by_key[key] = Channel(address, settings)
+    return channel
+
+
+def close_channels() -> None:
+    """Hang up everywhere, in this thread."""
+    while _own.by_key:
+        _own.by_key.popitem()[1].close()
+
+
+def retrying(settings: NetSettings, work: Callable[[], _T]) -> _T:
+    """What `work` gives; it is tried again after a connection was lost or a server was busy."""
+    pause_s = settings.retry_interval_s
+    for left in range(settings.retries, -1, -1):
+        try:
+            return work()
+        except (ChannelError, AnsweredError) as error:
+            if not left or (isinstance(error, AnsweredError) and error.code not in RETRY_CODES):
+                raise
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, BACK_OFF_MOST_S)
+    raise AssertionError("the last try returns or raises")
+
+
+def call(
+    address: str,
+    settings: NetSettings,
+    code: int,
+    fields: Mapping[str, str],
+    what: str,
+    body: bytes | None = None,
+) -> RemotingCommand:
+    """A request that must be answered with success; tried again where that may help."""
+
+    def once() -> RemotingCommand:
+        answer = channel_to(address, settings).call(RemotingCommand(code, dict(fields), body))
+        if answer.code != ResponseCode.SUCCESS:
+            raise AnsweredError(address, what, answer)
+        return answer
+
+    return retrying(settings, once)
+
+
+def call_all(
+    address: str, settings: NetSettings, requests: list[tuple[int, Mapping[str, str]]], what: str
+) -> list[RemotingCommand]:
+    """Many requests to one server, all under way at once; each must be answered with success."""
+
+    def once() -> list[RemotingCommand]:
+        channel = channel_to(address, settings)
+        opaques = [channel.submit(RemotingCommand(code, dict(fields))) for code, fields in requests]
+        answers = [channel.wait(opaque) for opaque in opaques]
+        for answer in answers:
+            if answer.code != ResponseCode.SUCCESS:
+                raise AnsweredError(address, what, answer)
+        return answers
+
+    return retrying(settings, once)

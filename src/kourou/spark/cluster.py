@@ -1,0 +1,191 @@
+"""ClusterView: what a reader or writer must know of a cluster: topics, queues, addresses, offsets.
+
+Blocking, for drivers and tasks. Everything is asked anew each time: a stream finds new queues and brokers
+that way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from kourou.broker.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from kourou.client.routes import MASTER_ID, TopicRoute
+from kourou.errors import KourouError
+from kourou.remoting import lenient_json
+from kourou.remoting.codes import RequestCode, ResponseCode
+from kourou.remoting.command import RemotingCommand
+from kourou.remoting.headers import (
+    GetMaxOffset,
+    PullMessage,
+    QueueOfTopic,
+    SearchOffset,
+    UpdateConsumerOffset,
+)
+from kourou.remoting.lenient_json import MessageQueue
+from kourou.spark.channel import AnsweredError, ChannelError, NetSettings, call, call_all, channel_to
+
+SUBSCRIPTION_FLAG = 4  # of a pull's sysFlag: the request says itself what it wants
+
+
+class Bounds(NamedTuple):
+    """The offsets of a queue: of the first message, and behind the last."""
+
+    low: int
+    high: int
+
+
+class UnknownTopicError(KourouError):
+    """A topic that the name servers do not know."""
+
+
+class ClusterView:
+    """A cluster, seen through its name servers."""
+
+    def __init__(self, namesrv: str, settings: NetSettings, *, from_slaves: bool = False) -> None:
+        self._name_servers = [part.strip() for part in namesrv.replace(",", ";").split(";") if part.strip()]
+        self.settings = settings
+        self._from_slaves = from_slaves
+        self._addresses: dict[str, Mapping[int, str]] = {}
+
+    # Name servers
+
+    def topics(self, pattern: str | None = None) -> list[str]:
+        """The topics of users; those whose whole name matches, where a pattern is given.
+
+        Retry and dead-letter topics are among them where the pattern begins with a percent sign.
+        """
+        answer = self._ask({}, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, "the list of topics")
+        names = lenient_json.loads(answer.body or b"{}").get("topicList") or []
+        wanted = re.compile(pattern or ".*")
+        special = (pattern or "").startswith("%")
+        return sorted(
+            name
+            for name in names
+            if wanted.fullmatch(name)
+            and name not in SYSTEM_TOPICS
+            and not name.startswith(SYSTEM_TOPIC_PREFIX)
+            and (special or not name.startswith("%"))
+            and name not in self._brokers_and_clusters()
+        )
+
+    def _brokers_and_clusters(self) -> set[str]:
+        """Brokers make topics of their own name and of their cluster's."""
+        answer = self._ask({}, RequestCode.GET_BROKER_CLUSTER_INFO, "the list of brokers")
+        info = lenient_json.loads(answer.body or b"{}")
+        return {*(info.get("brokerAddrTable") or {}), *(info.get("clusterAddrTable") or {})}
+
+    def masters(self) -> dict[str, str]:
+        """The addresses of all masters, by the names of their brokers."""
+        answer = self._ask({}, RequestCode.GET_BROKER_CLUSTER_INFO, "the list of brokers")
+        found = {}
+        for name, broker in (lenient_json.loads(answer.body or b"{}").get("brokerAddrTable") or {}).items():
+            self._addresses[name] = {int(number): text for number, text in broker["brokerAddrs"].items()}
+            if MASTER_ID in self._addresses[name]:
+                found[name] = self._addresses[name][MASTER_ID]
+        return found
+
+    def route(self, topic: str) -> TopicRoute:
+        """Where a topic is."""
+        fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        try:
+            answer = self._ask(fields, RequestCode.GET_ROUTEINFO_BY_TOPIC, f"the route of {topic}")
+        except AnsweredError as error:
+            if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                raise UnknownTopicError(f"no name server knows topic {topic}") from error
+            raise
+        route = TopicRoute.decode(topic, answer.body or b"{}")
+        self._addresses |= route.addresses
+        return route
+
+    def _ask(self, fields: Mapping[str, str], code: int, what: str) -> RemotingCommand:
+        failure: KourouError | None = None
+        for address in self._name_servers:
+            try:
+                return call(address, self.settings, code, fields, what)
+            except ChannelError as error:
+                failure = error
+        raise ChannelError(f"no name server answers: {failure}")
+
+    # Brokers
+
+    def address(self, broker_name: str, *, for_pull: bool = False) -> str:
+        """The address of a broker: of its master, or for pulls of a slave where that was told."""
+        known = self._addresses.get(broker_name)
+        if not known:
+            raise ChannelError(f"nobody knows the address of broker {broker_name} now")
+        slaves = [known[number] for number in sorted(known) if number != MASTER_ID]
+        if for_pull and slaves and (self._from_slaves or MASTER_ID not in known):
+            return slaves[0]
+        if MASTER_ID not in known:
+            raise ChannelError(f"broker {broker_name} has no master now")
+        return known[MASTER_ID]
+
+    def bounds(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, Bounds]:
+        """The offsets of queues."""
+        found: dict[MessageQueue, Bounds] = {}
+        for broker_name, own in _by_broker(queues).items():
+            requests: list[tuple[int, Mapping[str, str]]] = []
+            for queue in own:
+                low = QueueOfTopic(queue.topic, queue.queue_id).fields()
+                high = GetMaxOffset(queue.topic, queue.queue_id).fields()
+                requests += [(RequestCode.GET_MIN_OFFSET, low), (RequestCode.GET_MAX_OFFSET, high)]
+            answers = self._call_all(broker_name, requests, "the offsets of its queues")
+            for queue, low_text, high_text in zip(own, answers[0::2], answers[1::2]):
+                found[queue] = Bounds(max(low_text, 0), high_text)
+        return found
+
+    def offsets_by_time(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """Of each queue the offset of the first message stored at its time or later, else its end."""
+        found: dict[MessageQueue, int] = {}
+        for broker_name, own in _by_broker(times_ms).items():
+            requests: list[tuple[int, Mapping[str, str]]] = [
+                (
+                    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+                    SearchOffset(queue.topic, queue.queue_id, times_ms[queue]).fields(),
+                )
+                for queue in own
+            ]
+            found |= zip(own, self._call_all(broker_name, requests, "offsets by time"))
+        return found
+
+    def _call_all(
+        self, broker_name: str, requests: list[tuple[int, Mapping[str, str]]], what: str
+    ) -> list[int]:
+        answers = call_all(self.address(broker_name), self.settings, requests, what)
+        return [int(answer.ext_fields["offset"]) for answer in answers]
+
+    def commit_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Tell the brokers how far a consumer group is."""
+        for broker_name, own in _by_broker(offsets).items():
+            requests: list[tuple[int, Mapping[str, str]]] = [
+                (
+                    RequestCode.UPDATE_CONSUMER_OFFSET,
+                    UpdateConsumerOffset(group, queue.topic, queue.queue_id, offsets[queue]).fields(),
+                )
+                for queue in own
+            ]
+            what = f"the offsets of group {group}"
+            try:
+                call_all(self.address(broker_name), self.settings, requests, what)
+            except AnsweredError as error:
+                if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                    raise
+                self._make_group(group, own[0], offsets[own[0]])
+                call_all(self.address(broker_name), self.settings, requests, what)
+
+    def _make_group(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Brokers make a group when its first consumer pulls, unless they are told not to."""
+        header = PullMessage(
+            group, queue.topic, queue.queue_id, offset, 1, SUBSCRIPTION_FLAG, 0, 0, 0, subscription="*"
+        )
+        request = RemotingCommand(RequestCode.PULL_MESSAGE, header.fields())
+        channel_to(self.address(queue.broker_name), self.settings).call(request)
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    found: dict[str, list[MessageQueue]] = {}
+    for queue in queues:
+        found.setdefault(queue.broker_name, []).append(queue)
+    return found

@@ -1,0 +1,47 @@
+"""session: a Spark session with the settings that pay for this data source."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Needs atomic renames, which local disks and HDFS have: halves the time of a small micro-batch.
+_LOCAL_CHECKPOINTS = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+SETTINGS = {
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.streaming.checkpointFileManagerClass": _LOCAL_CHECKPOINTS,
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def session(
+    app_name: str = "kourou", *, master: str | None = None, conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A Spark session, `local[*]` unless a master is named here or by the environment.
+
+    `conf` goes before the settings of this module. Workers use the interpreter that runs this. For
+    checkpoints on an object store take the setting of the checkpoint manager away, with an empty text.
+    """
+    from pyspark.sql import SparkSession
+
+    from kourou.spark import daemon  # not at the top: it runs as a program of its own
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None or "SPARK_REMOTE" not in os.environ:
+        builder = builder.master(master or os.environ.get("MASTER") or "local[*]")
+    settings = {**SETTINGS, "spark.python.daemon.module": daemon.__name__, **(conf or {})}
+    for key, value in settings.items():
+        if value:
+            builder = builder.config(key, value)
+    return builder.getOrCreate()
