@@ -21,7 +21,7 @@ async def main(namesrv: str) -> None:
         ]
         await producer.send_batch(batch)
 
-    tables = []
+    tables: list[pa.RecordBatch] = []
     async with Consumer(namesrv, group="analysis", subscribe="orders", consume_from="first") as consumer:
         while sum(table.num_rows for table in tables) < 3000:
             columns = ["store_timestamp", "properties.region", "body"]

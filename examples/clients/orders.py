@@ -29,8 +29,8 @@ async def main(namesrv: str) -> None:
         namesrv, group="billing", subscribe={"orders": "paid"}, consume_from="first"
     ) as consumer:
         billed = 0
-        async for message in consumer:  # consumed when the next one is asked for
-            print("billing", json.loads(bytes(message.body)))
+        async for order_message in consumer:  # consumed when the next one is asked for
+            print("billing", json.loads(bytes(order_message.body)))
             billed += 1
             if billed == 5:
                 await consumer.acknowledge()  # the last one too

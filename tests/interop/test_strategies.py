@@ -57,7 +57,7 @@ def make(request: dict[str, Any], name: str) -> Strategy:
         )
     if name == "CONFIG":
         return strategies.ByConfig(MessageQueue(*queue) for queue in request["queues"][:2])
-    return {"AVG": strategies.AVERAGE, "AVG_BY_CIRCLE": strategies.AVERAGE_BY_CIRCLE}[name]
+    return strategies.AVERAGE if name == "AVG" else strategies.AVERAGE_BY_CIRCLE
 
 
 def ours(request: dict[str, Any]) -> dict[str, Any]:

@@ -88,6 +88,7 @@ class Assignment:
         self.queues: dict[MessageQueue, ProcessQueue] = {}
         self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
         self._pulls: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._everything: dict[str, SubscriptionData] = {}
         self._is_paused = False
         self._young_until = 0.0
         self._wanted = asyncio.Event()
@@ -391,7 +392,7 @@ class Assignment:
         pulled = await self._puller.pull(
             name,
             queue.position,
-            self.subscriptions.get(name.topic) or SubscriptionData(name.topic),
+            self.subscriptions.get(name.topic) or self._everything_of(name.topic),
             most=self.options.pull_batch_size,
             commit_offset=commit,
         )
@@ -412,6 +413,10 @@ class Assignment:
             queue.position = pulled.next_offset
             if is_empty and self.options.is_auto_commit:
                 self.offsets.update(name, queue.commit_offset)
+
+    def _everything_of(self, topic: str) -> SubscriptionData:
+        """What is wanted of a topic whose queues were assigned: the same object each time."""
+        return self._everything.setdefault(topic, SubscriptionData(topic))
 
     def _note_room(self, queue: ProcessQueue) -> None:
         """Flow control: pull no more while too much is pulled and not consumed."""

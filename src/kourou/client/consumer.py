@@ -338,10 +338,11 @@ class Consumer:
         try:
             if self._threads is None:
                 result = self._handler(given)
-                if inspect.isawaitable(result):
-                    await result
             else:
-                await asyncio.get_running_loop().run_in_executor(self._threads, self._handler, given)
+                loop = asyncio.get_running_loop()
+                result = await loop.run_in_executor(self._threads, self._handler, given)
+            if inspect.isawaitable(result):
+                await result
         except ReconsumeLater as later:
             failure = later
         except Exception as error:

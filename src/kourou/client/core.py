@@ -241,8 +241,10 @@ class ClientCore:
         return address in self._greeted
 
     def _forget(self, address: str) -> None:
-        """A connection is gone: its broker, if it comes back, has to hear who is there. Nobody may have to ask
-        anything of it, but it may have to ask: what became of a transaction."""
+        """A connection is gone: its broker, if it comes back, has to hear who is there.
+
+        Nobody may have to ask anything of it, but it may have to ask: what became of a transaction.
+        """
         was_greeted = address in self._greeted
         self._greeted.discard(address)
         if was_greeted and not self._is_closing and address not in self._missing:

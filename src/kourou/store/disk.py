@@ -214,9 +214,10 @@ class OsMapping:
 
     def __init__(self, path: str, size: int, writable: bool) -> None:
         created = writable and not os.path.exists(path)
-        # A new file is on the disk only when the directories that lead to it are, too: see `sync`.
+        # A new file is on the disk only when the directories that lead to it are, too: see `sync`. So is one
+        # that a process made before it was killed.
         directory = os.path.dirname(path)
-        self._unsynced = [directory, *_make_dirs(directory)] if created else []
+        self._unsynced = [directory, *(_make_dirs(directory) if created else ())] if writable else []
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY, 0o644)
         try:
             if writable and os.fstat(self._fd).st_size < size:

@@ -314,7 +314,7 @@ class Dispatcher:
             self.on_restored(failure)
 
     def fail(self, error: Exception) -> None:
-        """Records have no entries. Nothing is lost: they are in the log, and the next try begins with them."""
+        """Records have no entries. Nothing is lost: they are in the log, where the next try begins."""
         self._failure = f"queues or index cannot be written: {error}"
         self._on_failed(self._failure)
 

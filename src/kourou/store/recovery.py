@@ -124,6 +124,11 @@ def _recover_log(store: MessageStore, report: RecoveryReport) -> None:
     store.checkpoint.confirm_phy_offset = last_valid
     report.dropped_queue_entries = store.queues.truncate_dirty(end)
     _cut(store, end, report)
+    if not report.clean:
+        # A process that was killed may have written what the disk does not have yet. Whatever is acknowledged
+        # from now on lies behind it, and would be lost with it.
+        for file in files.files:
+            file.mapping.sync()
 
 
 def _first_file(store: MessageStore, clean: bool, reached: int) -> int:
