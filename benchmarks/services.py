@@ -42,7 +42,6 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 PRECISION_LEVEL, PRECISION_DELAY_S = 1, 5
 DUE_LEVEL = 2
 FILL_PER_S = 8_000  # at least, also on a loaded machine
-FILL_AT_ONCE = 1024
 TICK_S = 0.005
 ANSWER_TIMEOUT_S = 60.0
 DELIVERY_TIMEOUT_S = 600.0
@@ -168,8 +167,11 @@ def _precision(broker: Broker, wire: _Wire, options: argparse.Namespace) -> dict
     sent = 0
     while sent < count:
         ready = min(int((time.perf_counter() - began) * options.rate) + 1, count)
+        ready = min(ready, sent + IN_FLIGHT)  # more would fill the buffers of both ends
         wire.exchange(frame(number) for number in range(sent, ready))
         sent = ready
+        if ready < (time.perf_counter() - began) * options.rate:
+            continue
         time.sleep(TICK_S)
     send_s = time.perf_counter() - began
     _wait_for(wire, PRECISION_TOPIC, count)
@@ -192,8 +194,8 @@ def _due(broker: Broker, wire: _Wire, options: argparse.Namespace, due_s: int) -
     _say(f"{broker.name} broker: {options.count:,} messages that are due at once …")
     frame = _sends(DUE_TOPIC, options.size, f"DELAY\x01{DUE_LEVEL}\x02")
     began = time.perf_counter()
-    for first in range(0, options.count, FILL_AT_ONCE):
-        wire.exchange(frame(number) for number in range(first, min(first + FILL_AT_ONCE, options.count)))
+    for first in range(0, options.count, IN_FLIGHT):
+        wire.exchange(frame(number) for number in range(first, min(first + IN_FLIGHT, options.count)))
     if time.perf_counter() - began > due_s:
         raise CannotRunError(f"{options.count} messages could not be sent within {due_s} s")
     broker.pause()

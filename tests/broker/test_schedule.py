@@ -5,12 +5,14 @@ The clock of most tests stands still: it is moved, and the level is told that it
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kourou.broker import schedule
 from kourou.broker.schedule import MAX_A_TURN
 from kourou.remoting import lenient_json
 from kourou.remoting.codes import RequestCode, ResponseCode
@@ -162,6 +164,24 @@ def test_messages_of_a_level_arrive_in_their_order(site, peer, clock):
     ring(site)
     assert bodies(site) == [b"%d" % number for number in range(count)]
     assert site.broker.delay.offsets[1] == count
+
+
+@pytest.mark.parametrize(("others_s", "all_at_once"), [(None, False), (0.0, False), (30.0, True)])
+def test_a_turn_takes_as_long_as_others_took(site, peer, clock, monkeypatch, others_s, all_at_once):
+    """Given more that is due than fits a turn, then senders that take long do not make it late."""
+    monkeypatch.setattr(schedule, "MAX_TURN_S", 60.0)
+    count = 2 * MAX_A_TURN
+    for _ in range(count):
+        peer.ask(late(1))
+    clock.time_ms += 1000
+
+    def one_turn() -> int:
+        last_turn_s = None if others_s is None else time.perf_counter() - others_s
+        site.broker.delay._deliver(1, last_turn_s)
+        return site.broker.delay.offsets[1]
+
+    assert (site.do(one_turn) == count) is all_at_once
+    until(lambda: site.max_offset() == count, "all")
 
 
 def test_a_short_level_does_not_wait_for_a_long_one(site, peer, clock):

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 UNREGISTER_TIMEOUT_S = 3.0
 _MIN_PERIOD_MS, _MAX_PERIOD_MS = 10_000, 60_000  # Java's bounds of registerNameServerPeriod
+_RETRY_PERIOD_MS = 3_000
 
 
 class Registrar:
@@ -48,7 +49,10 @@ class Registrar:
             except Exception:
                 log.exception("the registration failed; it is tried again")
             period = self._broker.config.register_name_server_period
-            await asyncio.sleep(min(max(period, _MIN_PERIOD_MS), _MAX_PERIOD_MS) / 1000)
+            period = min(max(period, _MIN_PERIOD_MS), _MAX_PERIOD_MS)
+            if self._unreachable:  # one that is back knows nobody: it is told soon
+                period = min(period, _RETRY_PERIOD_MS)
+            await asyncio.sleep(period / 1000)
 
     async def register_all(self) -> None:
         """Tell all name servers of all topics."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_A_TURN = 256  # messages of a level delivered before others have their turn
+MAX_A_TURN = 256  # messages of a level delivered before others have their turn, if those are quick
+MAX_TURN_S = 0.1
 RETRY_S = 0.1  # until a message that the store did not take is tried again
 MARGIN_MS = 5000  # clocks of file systems are coarse, and a file is written after it was encoded
 VERSION_STEP = 200  # offsets between two data versions, Java's delayOffsetUpdateVersionStep
@@ -144,7 +146,11 @@ class DelayService:
             timer.cancel()
         self._timers.clear()
 
-    def _deliver(self, level: int) -> None:
+    def _deliver(self, level: int, last_turn_s: float | None = None) -> None:
+        """Deliver what is due, for one turn: where senders took long since the last one, this takes as long.
+
+        Otherwise those who send faster than others are served would let what is due wait for ever longer.
+        """
         self._timers.pop(level, None)
         loop = self._loop
         if loop is None:
@@ -157,10 +163,11 @@ class DelayService:
             corrected = min(max(self.offsets[level], queue.min_offset), queue.max_offset)
             log.warning("delay level %d was at %d and goes on at %d", level, self.offsets[level], corrected)
             self.move(level, corrected)
-        now_ms = self._broker.clock.now_ms()
-        for number, entry in enumerate(queue.iterate(self.offsets[level])):
-            if number >= MAX_A_TURN:
-                self._timers[level] = loop.call_soon(self._deliver, level)
+        now_ms, began_s = self._broker.clock.now_ms(), time.perf_counter()
+        until_s = began_s if last_turn_s is None else began_s + min(began_s - last_turn_s, MAX_TURN_S)
+        for number, entry in enumerate(queue.iterate(self.offsets[level]), start=1):
+            if number % MAX_A_TURN == 0 and (turn_s := time.perf_counter()) >= until_s:
+                self._timers[level] = loop.call_soon(self._deliver, level, turn_s)
                 return
             wait_ms = entry.tags_code - now_ms
             # More than the level says is a clock that was set back: then it is delivered now, as in Java.

@@ -339,14 +339,21 @@ class Broker:
     # State
 
     async def save(self, *only: str) -> None:
-        """Write the tables that changed, all or those of the files named, in a worker."""
+        """Write the tables that changed, all or those of the files named, in a worker. OSError where one
+        cannot be written; the others are."""
+        failure: OSError | None = None
         async with self._saving:
             for name, file in self._files.items():
                 if only and name not in only:
                     continue
                 write = file.pending(self._flush_log if name in self._behind_log else None)
                 if write is not None:
-                    await self._loop.run_in_executor(None, write)
+                    try:
+                        await self._loop.run_in_executor(None, write)
+                    except OSError as error:
+                        failure = failure or error
+        if failure is not None:
+            raise failure
 
     def _flush_log(self) -> None:
         """Bring the log to the disk; OSError if it cannot be. By a worker.
