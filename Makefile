@@ -1,7 +1,7 @@
 # Everything a developer or a build machine runs. `make help` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint format types imports pytest interop bench demo docs clean
+.PHONY: help setup test lint format types imports pytest interop simulate bench demo demo-store docs clean
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -12,7 +12,7 @@ CODE := src $(AROUND)
 PYTEST_ARGS ?= -n auto
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' \
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' \
 	    | while IFS="$$(printf '\t')" read -r name text; do printf '  %-10s %s\n' "$$name" "$$text"; done
 
 setup: $(INSTALLED)  ## create .venv with everything in it (does nothing when it is up to date)
@@ -50,10 +50,18 @@ interop: setup  ## only the tests against the real Java code
 	    { echo "make interop needs a JDK, version 17 (Debian: apt-get install openjdk-17-jdk-headless)" >&2; exit 1; }
 	@$(BIN)/python -m pytest -m interop $(PYTEST_ARGS)
 
+# make simulate SEED=7 ROUNDS=1 replays one; ROUNDS=0 goes on until Ctrl-C.
+ROUNDS ?= 500
+simulate: setup  ## the broker under faults in a world of its own; SEED=… ROUNDS=… (0: no end)
+	@cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulator $(if $(SEED),--seed $(SEED)) --rounds $(ROUNDS)
+
 bench: setup  ## measure the hot paths, and the broker beside Java's (needs a JDK, Maven and Go)
 	@$(BIN)/python -m benchmarks
 
-demo: setup  ## write a store, crash it, recover it and look inside
+demo: setup  ## the first minute: a broker, a pipeline on Spark (needs Java 17 or later), an audit
+	@$(BIN)/python examples/demo.py
+
+demo-store: setup  ## write a store, crash it, recover it and look inside
 	@$(BIN)/python examples/demo_store.py
 
 docs: setup  ## check the documentation: every relative link leads somewhere

@@ -239,7 +239,7 @@ class RocketmqStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._settings = SinkSettings.read(given, schema)
         if overwrite:
-            raise ConfigError("output mode complete: messages cannot be overwritten, use append or update")
+            raise ConfigError("output mode complete: messages cannot be overwritten, use append")
         if self._settings.exactly_once and not self._settings.checkpoint:
             raise OptionError("delivery", "exactly-once needs checkpointLocation as an option of the query")
 

@@ -318,8 +318,11 @@ class IndexService:
         self._failure: str | None = None
 
     def load(self, last_exit_ok: bool, index_msg_timestamp: int) -> list[str]:
-        """Map the files; after a crash those that were not known to be on disk are dropped, and named."""
-        dropped = []
+        """Map the files; after a crash those that were not known to be on disk are dropped, and named.
+
+        So is what comes behind one of them, and behind one that was torn: its messages are indexed again.
+        """
+        dropped: list[str] = []
         for name in self._disk.list(self._directory):
             if not (name.isdecimal() and len(name) == 17):
                 continue
@@ -336,7 +339,8 @@ class IndexService:
                     " maxIndexNum, or move the file away"
                 )
             file = self._open(path)
-            if not last_exit_ok and self._writable and file.end_timestamp > index_msg_timestamp:
+            is_known = 0 < file.end_timestamp <= index_msg_timestamp and file.begin_offset >= self.end_offset
+            if not last_exit_ok and self._writable and (dropped or not is_known):
                 file.destroy()
                 dropped.append(path)
             else:
@@ -355,6 +359,11 @@ class IndexService:
     def end_offset(self) -> int:
         """Physical offset of the newest message in the index, -1 for an empty index."""
         return self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
+
+    @property
+    def end_timestamp(self) -> int:
+        """When the newest message of the index was stored, 0 for an empty index."""
+        return self.files[-1].end_timestamp if self.files else 0
 
     def _open(self, path: str, begin_offset: int = 0, begin_timestamp: int = 0) -> IndexFile:
         return IndexFile(

@@ -130,6 +130,10 @@ class MessageStore:
             self.checkpoint = StoreCheckpoint(self.disk, f"{self.root}/checkpoint")
             self.dispatcher.checkpoint = self.checkpoint
             dropped = self.index.load(last_exit_ok, self.checkpoint.index_msg_timestamp)
+            if dropped:
+                # The files that are made instead have the times of old messages, and are not on the disk yet.
+                self.checkpoint.index_msg_timestamp = self.index.end_timestamp
+                self.checkpoint.flush()
             self.recovery = recover(self, last_exit_ok)
             self.recovery.dropped_index_files = dropped
             self.recovery.log(log)
