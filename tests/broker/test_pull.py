@@ -395,7 +395,7 @@ def assert_none_held(site: Site) -> None:
         0,
         {},
         {},
-        set(),
+        [],
     )
 
 
