@@ -5,7 +5,7 @@ A test that takes `target` runs against both, with the same configuration.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +28,7 @@ from support.servers import (
 )
 from support.wire import Caller
 
+HERE = Path(__file__).resolve().parent
 BROKERS = ("broker-a", "broker-b")
 
 # Everything that a test would otherwise wait for, soon.
@@ -78,26 +79,51 @@ class Target(NamedTuple):
         return answer
 
 
-@pytest.fixture(scope="session", params=["kourou", pytest.param("java", marks=pytest.mark.interop)])
-def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+_running: dict[str, tuple[Target, ExitStack]] = {}
+
+
+@pytest.fixture(params=["kourou", pytest.param("java", marks=pytest.mark.interop)])
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Target:
+    """A cluster for all tests of this directory; see `pytest_runtest_teardown`."""
     kind: str = request.param
-    directory = tmp_path_factory.mktemp(kind)
+    if kind not in _running:
+        stack = ExitStack()
+        try:
+            _running[kind] = _start(kind, tmp_path_factory.mktemp(kind), stack), stack
+        except BaseException:
+            stack.close()
+            raise
+    return _running[kind][0]
+
+
+def _start(kind: str, directory: Path, stack: ExitStack) -> Target:
     if kind == "java":
         java()
     name_server, broker = (
         (java_name_server, java_broker) if kind == "java" else (kourou_name_server, kourou_broker)
     )
-    with ExitStack() as stack:
-        server = stack.enter_context(name_server(directory))
-        brokers = {}
-        for name in BROKERS:
-            home = directory / name
-            home.mkdir()
-            more = {**QUICK, "brokerName": name}
-            if kind == "kourou":
-                more["bindAddress"] = HOST
-            brokers[name] = stack.enter_context(broker(home, server.port, more))
-        yield Target(kind, directory, server, brokers)
+    server = stack.enter_context(name_server(directory))
+    brokers = {}
+    for name in BROKERS:
+        home = directory / name
+        home.mkdir()
+        more: dict[str, object] = {**QUICK, "brokerName": name}
+        if kind == "kourou":
+            more["bindAddress"] = HOST
+        brokers[name] = stack.enter_context(broker(home, server.port, more))
+    return Target(kind, directory, server, brokers)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop the clusters behind the last of these tests.
+
+    Brokers that check transactions all the time would take the machine from the tests that follow.
+    """
+    if nextitem is None or HERE not in nextitem.path.parents:
+        while _running:
+            _, (_, stack) = _running.popitem()
+            stack.close()
 
 
 @pytest.fixture
