@@ -42,7 +42,7 @@ _QUERIES = {
         WHERE queueOffset > before + 1 ORDER BY ALL LIMIT {MOST_FINDINGS}""",
     "repeats": f"""
         SELECT topic, uniqKey, count(*) AS times FROM audited
-        WHERE uniqKey IS NOT NULL AND NOT startswith(topic, 'RMQ_SYS_')  -- a half that is checked is put again
+        WHERE uniqKey IS NOT NULL AND NOT startswith(topic, 'RMQ_SYS_')  -- a checked half is put again
         GROUP BY topic, uniqKey HAVING count(*) > 1
         ORDER BY times DESC, topic, uniqKey LIMIT {MOST_FINDINGS}""",
     "disorder": f"""

@@ -1,0 +1,236 @@
+"""Bugs that are planted one at a time: each is one that a broker could have, and the simulator has to find
+it.
+
+`PLANTED` has their names, what each does, and a seed that finds it: `python -m simulator.mutations` looks for
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import kourou.files
+import kourou.store.bulk_dispatch
+import kourou.store.dispatch
+import kourou.store.message_store
+import kourou.store.recovery
+from kourou.broker import Broker
+from kourou.broker.offsets import ConsumerOffsets
+from kourou.broker.transactions import TransactionService, _final_message
+from kourou.message import sysflag
+from kourou.store import MessageStore, PutMessageStatus
+from kourou.store.commit_log import CommitLog
+from kourou.store.disk import OsMapping
+from kourou.store.dispatch import Dispatcher
+from kourou.store.flush import CommitLogFlusher
+from kourou.store.put import MessagePutter
+from kourou.store.queue_store import ConsumeQueueStore
+from simulator.runner import play
+
+MOST_SEEDS = 2000
+PUT_OK = PutMessageStatus.PUT_OK
+_recover = kourou.store.recovery.recover
+_cut = kourou.store.recovery._cut
+_check_record = kourou.store.dispatch.check_record
+_deliver_time = MessagePutter._deliver_time
+_end = TransactionService.end
+_answer = CommitLogFlusher._answer
+_close_with_blank = CommitLog._close_with_blank
+_mapping_init = OsMapping.__init__
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def _says_ok(self: Any, offset: int, callback: Callable[[PutMessageStatus], None]) -> None:
+    callback(PUT_OK)
+
+
+def _recover_without_crc(store: MessageStore, last_exit_ok: bool) -> Any:
+    store.config.check_crc_on_recover = False
+    return _recover(store, last_exit_ok)
+
+
+def _recover_without_sync(store: MessageStore, last_exit_ok: bool) -> Any:
+    with mock.patch.object(OsMapping, "sync", _nothing):
+        return _recover(store, last_exit_ok)
+
+
+def _cut_one_more(store: MessageStore, end: int, report: Any) -> None:
+    _cut(store, store.checkpoint.confirm_phy_offset if report.records else end, report)
+
+
+def _cut_nothing(store: MessageStore, end: int, report: Any) -> None:
+    files = store.commit_log.files
+    files.flushed_where = files.committed_where = end
+
+
+def _write_without_sync(path: Path, data: bytes) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_bytes(data)
+    os.replace(temporary, path)
+    kourou.files.sync_dir(path.parent)
+
+
+def _answers_below(self: CommitLogFlusher, where: int, status: PutMessageStatus) -> None:
+    _answer(self, where - 1, status)
+
+
+def _no_end_of_eight_bytes(view: memoryview, position: int, limit: int, **more: Any) -> Any:
+    return _check_record(view, position, position if limit - position <= 8 else limit, **more)
+
+
+def _blank_too_long(self: CommitLog, file: Any) -> None:
+    at = file.wrote
+    _close_with_blank(self, file)
+    if file.size - at >= 8:
+        file.write_view[at : at + 4] = (file.size - at + 1).to_bytes(4, "big")
+
+
+def _early(self: MessagePutter, properties: dict[str, str], timestamp: int, code: int) -> int:
+    return _deliver_time(self, properties, timestamp, code) - 100
+
+
+def _turned(outcome: int, into: int) -> Callable[..., Any]:
+    def end(self: TransactionService, request: Any, header: Any) -> Any:
+        if header.commit_or_rollback == outcome and not header.from_transaction_check:
+            header = replace(header, commit_or_rollback=into)
+        return _end(self, request, header)
+
+    return end
+
+
+def _resolved_first(self: TransactionService, request: Any, header: Any) -> Any:
+    half = self._broker.store.look_message(header.commit_log_offset)
+    if header.commit_or_rollback != sysflag.TRANSACTION_COMMIT or half is None:
+        return _end(self, request, header)
+    self._resolve(half.queue_offset)
+    asyncio.get_running_loop().call_later(0.5, self._broker.put, _final_message(half))
+    return request.response()
+
+
+def _opened_as_synced(self: OsMapping, path: str, size: int, writable: bool) -> None:
+    _mapping_init(self, path, size, writable)
+    self._unsynced.clear()
+
+
+def _commit_unsaved(self: ConsumerOffsets, *args: Any) -> None:
+    was = self.dirty
+    _commit(self, *args)
+    self.dirty = was
+
+
+_commit = ConsumerOffsets.commit
+
+
+class Planted(NamedTuple):
+    """A bug: what it is, how it is made, and the seed that finds it."""
+
+    what: str
+    patches: tuple[tuple[Any, str, Any], ...]
+    seed: int
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The bug is there."""
+        with ExitStack() as stack:
+            for target, name, planted in self.patches:
+                stack.enter_context(mock.patch.object(target, name, planted))
+            yield
+
+
+_store, _recovery = kourou.store.message_store, kourou.store.recovery
+_commit_flag, _rollback_flag = sysflag.TRANSACTION_COMMIT, sysflag.TRANSACTION_ROLLBACK
+
+PLANTED: dict[str, Planted] = {
+    "flush": Planted("a flush does not sync", ((OsMapping, "sync", _nothing),), 1),
+    "early-ack": Planted(
+        "sends are acknowledged before the flush", ((CommitLogFlusher, "wait_for", _says_ok),), 2
+    ),
+    "slave-ack": Planted(
+        "sends are acknowledged before the slave has them", ((MessageStore, "wait_for_slaves", _says_ok),), 0
+    ),
+    "crc": Planted("recovery checks no CRC", ((_store, "recover", _recover_without_crc),), 2),
+    "cut-more": Planted("recovery cuts the last good record", ((_recovery, "_cut", _cut_one_more),), 1),
+    "cut-nothing": Planted("recovery leaves what is behind the end", ((_recovery, "_cut", _cut_nothing),), 0),
+    "config-sync": Planted(
+        "config files are renamed before they are synced",
+        ((kourou.files, "_write_one", _write_without_sync),),
+        1,
+    ),
+    "rename-sync": Planted(
+        "the directory is not synced after the rename", ((kourou.files, "sync_dir", _nothing),), 5
+    ),
+    "new-file": Planted(
+        "the name of a new file is not synced", ((OsMapping, "__init__", _opened_as_synced),), 1
+    ),
+    "waiter": Planted(
+        "whoever waits for just what was flushed is forgotten",
+        ((CommitLogFlusher, "_answer", _answers_below),),
+        2,
+    ),
+    "blank": Planted(
+        "the blank at the end of a file is a byte too long",
+        ((CommitLog, "_close_with_blank", _blank_too_long),),
+        0,
+    ),
+    "blank-of-eight": Planted(
+        "recovery ends at a blank of eight bytes",
+        ((kourou.store.bulk_dispatch, "check_record", _no_end_of_eight_bytes),),
+        10,
+    ),
+    "delay": Planted("delayed messages are due too early", ((MessagePutter, "_deliver_time", _early),), 0),
+    "commit": Planted(
+        "a commit is taken for a rollback",
+        ((TransactionService, "end", _turned(_commit_flag, _rollback_flag)),),
+        0,
+    ),
+    "rollback": Planted(
+        "a rollback is taken for a commit",
+        ((TransactionService, "end", _turned(_rollback_flag, _commit_flag)),),
+        0,
+    ),
+    "op-first": Planted(
+        "a transaction counts as ended before its message is stored",
+        ((TransactionService, "end", _resolved_first),),
+        0,
+    ),
+    "offsets": Planted("offsets are not saved", ((ConsumerOffsets, "commit", _commit_unsaved),), 7),
+    "queues-flush": Planted(
+        "the checkpoint says that queues are on the disk, and they are not",
+        ((ConsumeQueueStore, "flush", _nothing),),
+        3,
+    ),
+    "log-first": Planted(
+        "offsets of delays are saved before the log is", ((Broker, "_flush_log", _nothing),), 21
+    ),
+    "recovered": Planted(
+        "what a killed process wrote is taken for flushed", ((_store, "recover", _recover_without_sync),), 11
+    ),
+    "room-again": Planted(
+        "queues that had no room are not tried again", ((Dispatcher, "retry", _nothing),), 10
+    ),
+}
+
+
+def find(name: str, first: int = 0, most: int = MOST_SEEDS) -> tuple[int, str] | None:
+    """The first seed that finds a bug, and what it says."""
+    for seed in range(first, first + most):
+        outcome = play(seed, planted=PLANTED[name].applied())
+        if outcome.error is not None:
+            return seed, outcome.error
+    return None
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:] or PLANTED:
+        print(wanted, find(wanted), flush=True)
