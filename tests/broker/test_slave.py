@@ -147,6 +147,7 @@ def test_a_slave_takes_topics_groups_offsets_and_delay_offsets(pair: Pair) -> No
 def test_a_topic_that_was_deleted_and_made_again_begins_anew_at_the_slave(pair: Pair) -> None:
     pair.send(3)
     pair.replicated()
+    pair.synchronize()  # it has to know the topic to see that it is gone
     pair.cluster.call(pair.cluster.broker_addresses[0], RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "t"})
     pair.synchronize()
     assert pair.slave.store.max_offset("t", 0) == 0

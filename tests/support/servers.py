@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,10 +78,17 @@ def java_name_server(directory: Path) -> Iterator[Server]:
 def java_broker(
     directory: Path, namesrv_port: int, more: Mapping[str, object] | None = None
 ) -> Iterator[Server]:
-    """The real broker, known at the name server."""
-    conf = write_broker_conf(directory, namesrv_port, more or {})
-    with _java("broker", conf, directory) as process:
-        wait_until_registered(namesrv_port, process, read_conf(conf)["brokerName"])
+    """The real broker, known at the name server; started again if somebody else was faster to take a port."""
+    with ExitStack() as stack:
+        for last in (False, False, True):
+            conf = write_broker_conf(directory, namesrv_port, more or {})
+            process = stack.enter_context(_java("broker", conf, directory))
+            try:
+                wait_until_registered(namesrv_port, process, read_conf(conf)["brokerName"])
+                break
+            except AssertionError:
+                if last or process.poll() is None:
+                    raise
         yield Server(int(read_conf(conf)["listenPort"]), process)
 
 
