@@ -69,16 +69,8 @@ class BrokerGroup:
 
     async def members(self) -> dict[int, str]:
         """The brokers of this name by their ids, as the first name server that answers knows them."""
-        config = self._broker.config
-        fields = {"clusterName": config.broker_cluster_name, "brokerName": config.broker_name}
-        for server in config.name_servers:
-            request = RemotingCommand(RequestCode.GET_BROKER_MEMBER_GROUP, fields)
-            try:
-                answer = await self._broker.client.call(server, request, CALL_TIMEOUT_S)
-                group = lenient_json.loads(bytes(answer.body or b"{}")).get("brokerMemberGroup") or {}
-                return {int(key): str(address) for key, address in (group.get("brokerAddrs") or {}).items()}
-            except _UNUSABLE as error:
-                log.debug("name server %s does not say who is there: %s", server, error)
+        async for found in self._broker.registrar.members(CALL_TIMEOUT_S):
+            return found
         return {}
 
     def changed(self, header: NotifyMinBrokerIdChange) -> None:

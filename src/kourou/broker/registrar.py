@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,21 @@ class Registrar:
         """Tell all name servers of all topics."""
         self._changed.clear()
         await self._register(dict(self._broker.topics.topics))
+
+    async def members(self, timeout_s: float) -> AsyncIterator[dict[int, str]]:
+        """The brokers of this name by their ids, as each name server that answers knows them."""
+        config = self._broker.config
+        fields = {"clusterName": config.broker_cluster_name, "brokerName": config.broker_name}
+        for server in config.name_servers:
+            request = RemotingCommand(RequestCode.GET_BROKER_MEMBER_GROUP, fields)
+            try:
+                answer = await self._broker.client.call(server, request, timeout_s)
+                group = lenient_json.loads(bytes(answer.body or b"{}")).get("brokerMemberGroup") or {}
+                found = {int(key): str(address) for key, address in (group.get("brokerAddrs") or {}).items()}
+            except (KourouError, ValueError, TypeError, AttributeError) as error:
+                log.debug("name server %s does not say who is there: %s", server, error)
+                continue
+            yield found
 
     async def register_changed(self) -> None:
         """Tell all name servers of the topics that changed since the last time."""

@@ -116,18 +116,10 @@ class SlaveService:
     async def _look_for_master(self) -> None:
         """Ask the name servers for a master that came since the last registration, and register if there is
         one: that says where it is."""
-        config = self._broker.config
-        fields = {"clusterName": config.broker_cluster_name, "brokerName": config.broker_name}
-        for server in config.name_servers:
-            request = RemotingCommand(RequestCode.GET_BROKER_MEMBER_GROUP, fields)
-            try:
-                answer = await self._broker.client.call(server, request, CALL_TIMEOUT_S)
-                group = lenient_json.loads(bytes(answer.body or b"{}")).get("brokerMemberGroup") or {}
-                if str(MASTER_ID) in {str(broker_id) for broker_id in group.get("brokerAddrs") or {}}:
-                    await self._broker.registrar.register_all()
-                    return
-            except _UNUSABLE as error:
-                log.debug("name server %s does not say whether there is a master: %s", server, error)
+        async for members in self._broker.registrar.members(CALL_TIMEOUT_S):
+            if MASTER_ID in members:
+                await self._broker.registrar.register_all()
+                return
 
     def _say(self, text: str) -> None:
         if time.monotonic() >= self._say_again:

@@ -196,8 +196,6 @@ class Consumer:
     async def __aenter__(self) -> Self:
         await self.core.__aenter__()
         await self._producer.__aenter__()
-        if self._trace_topic is not None:
-            self._tracer = await start_tracer(self.core, self.group, "CONSUME", self._trace_topic)
         try:
             self.started_ms = time.time_ns() // 1_000_000
             await self._check_expressions()
@@ -210,6 +208,8 @@ class Consumer:
             loop.create_task(self.core.every(PERSIST_INTERVAL_S, self.assignment.offsets.persist)),
             loop.create_task(self.core.every(TIMEOUT_CHECK_S, self._send_back_timed_out)),
         ]
+        if self._trace_topic is not None:
+            self._tracer = await start_tracer(self.core, self.group, "CONSUME", self._trace_topic)
         if self._handler is not None:
             self._start_workers()
         return self

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
@@ -36,10 +37,8 @@ class Strategy(Protocol):
         """The queues that a client of a group takes."""
 
 
-class Average:
-    """Neighbouring queues for each client; the first clients have one more if they do not divide."""
-
-    name = "AVG"
+class _Sharing:
+    """A strategy by which the clients of a group share its queues: what all of these do first."""
 
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
@@ -47,29 +46,35 @@ class Average:
         """The queues that a client of a group takes."""
         if not _is_member(group, client_id, queues, client_ids):
             return []
-        queues, client_ids = sorted(queues), sorted(client_ids)
+        return self._share(client_id, sorted(queues), sorted(client_ids))
+
+    @abstractmethod
+    def _share(self, client_id: str, queues: list[MessageQueue], client_ids: list[str]) -> list[MessageQueue]:
+        """The queues of one of the clients; both are in their order."""
+
+
+class Average(_Sharing):
+    """Neighbouring queues for each client; the first clients have one more if they do not divide."""
+
+    name = "AVG"
+
+    def _share(self, client_id: str, queues: list[MessageQueue], client_ids: list[str]) -> list[MessageQueue]:
         index = client_ids.index(client_id)
         size, more = divmod(len(queues), len(client_ids))
         start = index * size + min(index, more)
         return queues[start : start + size + (index < more)]
 
 
-class AverageByCircle:
+class AverageByCircle(_Sharing):
     """Queues are dealt like cards: the first client has the first, the second the second, and so on."""
 
     name = "AVG_BY_CIRCLE"
 
-    def __call__(
-        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
-    ) -> list[MessageQueue]:
-        """The queues that a client of a group takes."""
-        if not _is_member(group, client_id, queues, client_ids):
-            return []
-        client_ids = sorted(client_ids)
-        return sorted(queues)[client_ids.index(client_id) :: len(client_ids)]
+    def _share(self, client_id: str, queues: list[MessageQueue], client_ids: list[str]) -> list[MessageQueue]:
+        return queues[client_ids.index(client_id) :: len(client_ids)]
 
 
-class ConsistentHash:
+class ConsistentHash(_Sharing):
     """Clients lie on a ring, each at several places; a queue goes to the next one. A client that comes or
     goes moves few queues of the others."""
 
@@ -80,14 +85,9 @@ class ConsistentHash:
             raise ClientError(f"a client has {virtual_nodes} places on the ring: it needs 0 or more")
         self._virtual_nodes = virtual_nodes
 
-    def __call__(
-        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
-    ) -> list[MessageQueue]:
-        """The queues that a client of a group takes."""
-        if not _is_member(group, client_id, queues, client_ids):
-            return []
+    def _share(self, client_id: str, queues: list[MessageQueue], client_ids: list[str]) -> list[MessageQueue]:
         ring: dict[int, str] = {}
-        for other in sorted(set(client_ids)):
+        for other in client_ids:
             for number in range(self._virtual_nodes):
                 ring[_ring_hash(f"{other}-{number}")] = other
         if not ring:
@@ -95,12 +95,12 @@ class ConsistentHash:
         places = sorted(ring)
         return [
             queue
-            for queue in sorted(queues)
+            for queue in queues
             if ring[places[bisect_left(places, _ring_hash(_java_text(queue))) % len(places)]] == client_id
         ]
 
 
-class ByMachineRoom:
+class ByMachineRoom(_Sharing):
     """Queues of the brokers in some machine rooms alone, those named `room@broker`, in equal parts."""
 
     name = "MACHINE_ROOM"
@@ -108,15 +108,9 @@ class ByMachineRoom:
     def __init__(self, rooms: Collection[str]) -> None:
         self._rooms = frozenset(rooms)
 
-    def __call__(
-        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
-    ) -> list[MessageQueue]:
-        """The queues that a client of a group takes."""
-        if not _is_member(group, client_id, queues, client_ids):
-            return []
-        client_ids = sorted(client_ids)
+    def _share(self, client_id: str, queues: list[MessageQueue], client_ids: list[str]) -> list[MessageQueue]:
         index = client_ids.index(client_id)
-        usable = [queue for queue in sorted(queues) if self._is_in(queue.broker_name)]
+        usable = [queue for queue in queues if self._is_in(queue.broker_name)]
         size, more = divmod(len(usable), len(client_ids))
         found = usable[size * index : size * (index + 1)]
         if index < more:
