@@ -60,6 +60,10 @@ def orders(spark, target):
     frame.write.format("rocketmq").mode("append").option("namesrv", target.namesrv).option(
         "topic", "orders"
     ).save()
+    deadline = time.monotonic() + TIMEOUT_S
+    while source(spark, target, topic="orders").count() < 2000:  # Java's queues follow its log
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
     return "orders"
 
 

@@ -36,6 +36,7 @@ REBALANCE_AGAIN_S = 1.0  # where a lock or a route was not to be had
 YOUNG_S = 30.0  # how long a group's retry topic may be new to its brokers
 LOCK_INTERVAL_S = 20.0
 UNLOCK_DELAY_S = 20.0  # how long the lock of a queue that went away is kept for what is being worked on
+LAST_WORD_PAUSES_S = (0.1, 0.5, 1.0)  # a queue that is left: its offset is told again if the broker was busy
 PULL_PAUSE_FIRST_S = 0.1  # after a pull that failed; it doubles
 PULL_PAUSE_MOST_S = 3.0
 
@@ -310,7 +311,10 @@ class Assignment:
             commit_offset = oldest.start if oldest is not None else max(commit_offset, queue.done_offset)
         if self.options.is_auto_commit and (has_lock or not self._locks):
             self.offsets.update(name, commit_offset)
-            await self.offsets.persist([name])
+            for pause_s in LAST_WORD_PAUSES_S:
+                if await self.offsets.persist([name]):
+                    break
+                await asyncio.sleep(pause_s)
         self.offsets.forget(name)
         self._puller.forget(name)
         if self._locks and has_lock:

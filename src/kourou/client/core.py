@@ -97,7 +97,7 @@ class ClientCore:
         await self._unregister()
         await self._remoting.close()
 
-    async def every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    async def every(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
         """Do something again and again, whatever becomes of it."""
         while True:
             await asyncio.sleep(seconds)

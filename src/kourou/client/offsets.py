@@ -38,8 +38,8 @@ class Offsets(Protocol):
     def forget(self, queue: MessageQueue) -> None:
         """A queue is not ours any more."""
 
-    async def persist(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Keep what was told, of these queues or of all."""
+    async def persist(self, queues: Collection[MessageQueue] | None = None) -> bool:
+        """Keep what was told, of these queues or of all; whether all of it is kept."""
 
 
 class RemoteOffsets:
@@ -75,15 +75,16 @@ class RemoteOffsets:
         self._offsets.pop(queue, None)
         self._kept.pop(queue, None)
 
-    async def persist(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Send what has changed to its brokers. What cannot be sent is kept, and sent the next time."""
+    async def persist(self, queues: Collection[MessageQueue] | None = None) -> bool:
+        """Send what has changed to its brokers. What cannot be sent is remembered, and sent the next time."""
         chosen = self._offsets if queues is None else [queue for queue in queues if queue in self._offsets]
         work = [self._send(queue) for queue in list(chosen) if self._kept.get(queue) != self._offsets[queue]]
-        for failure in await asyncio.gather(*work, return_exceptions=True):
-            if isinstance(failure, KourouError):
-                log.warning("an offset of group %s was not kept, and is sent again: %s", self._group, failure)
-            elif failure is not None:
+        failures = [failure for failure in await asyncio.gather(*work, return_exceptions=True) if failure]
+        for failure in failures:
+            if not isinstance(failure, KourouError):
                 raise failure
+            log.warning("an offset of group %s was not kept: %s", self._group, failure)
+        return not failures
 
     async def _send(self, queue: MessageQueue) -> None:
         offset = self._offsets[queue]
@@ -138,13 +139,13 @@ class LocalOffsets:
         """A queue is not read any more; the file still knows it."""
         self._offsets.pop(queue, None)
 
-    async def persist(self, queues: Collection[MessageQueue] | None = None) -> None:
+    async def persist(self, queues: Collection[MessageQueue] | None = None) -> bool:
         """Write the file, if something has changed."""
-        if all(self._kept.get(queue) == offset for queue, offset in self._offsets.items()):
-            return
-        self._kept |= self._offsets
-        body = lenient_json.dumps({"offsetTable": self._kept})
-        await asyncio.to_thread(write_atomically, self._path, body)
+        if any(self._kept.get(queue) != offset for queue, offset in self._offsets.items()):
+            self._kept |= self._offsets
+            body = lenient_json.dumps({"offsetTable": self._kept})
+            await asyncio.to_thread(write_atomically, self._path, body)
+        return True
 
 
 def local_offsets_path(directory: str | Path | None, client_id: str, group: str) -> Path:

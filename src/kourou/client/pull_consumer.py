@@ -221,13 +221,14 @@ class PullConsumer:
         return await self.assignment.offsets.read(self._of(queue).queue)
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Keep everything that `poll` gave, or these offsets."""
+        """Keep everything that `poll` gave, or these offsets; a ClientError if a broker did not."""
         if offsets is None:
             self._settle_given()
             offsets = {name: queue.commit_offset for name, queue in self.assignment.queues.items()}
         for queue, offset in offsets.items():
             self.assignment.offsets.update(self._of(queue).queue, offset)
-        await self.assignment.offsets.persist()
+        if not await self.assignment.offsets.persist():
+            raise ClientError(f"not all offsets of group {self.group} were kept: commit again")
 
     @property
     def lag(self) -> dict[MessageQueue, int]:
