@@ -27,6 +27,18 @@ pa = pytest.importorskip("pyarrow")
 from kourou.message import columns  # noqa: E402
 
 
+@pytest.fixture(scope="module", autouse=True, params=["plain", "compiled"])
+def road(request):
+    """Every test with numpy alone, and with the compiled loops."""
+    plain = columns._road
+    if request.param == "compiled":
+        pytest.importorskip("numba")
+        assert columns.accelerate()
+        assert columns._road != plain
+    yield
+    columns._road = plain
+
+
 def rows_of(batch):
     """The rows as `as_row` gives them."""
     batch.validate(full=True)

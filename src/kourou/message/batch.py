@@ -30,19 +30,20 @@ _MIN_SIZE = _HEAD.size + _SHORT.size
 
 def encode_batch(messages: Iterable[Message]) -> bytes:
     """The body that carries these messages."""
-    parts: list[bytes | bytearray | memoryview] = []
-    for message in messages:
-        properties = encode_properties(message.properties).encode()
-        if len(properties) > 0x7FFF:
-            raise BadMessageError(f"properties take {len(properties)} bytes, 32767 are allowed")
-        size = _MIN_SIZE + len(message.body) + len(properties)
-        parts += (
-            _HEAD.pack(size, 0, 0, message.flag, len(message.body)),
-            message.body,
-            _SHORT.pack(len(properties)),
-            properties,
-        )
-    return b"".join(parts)
+    return b"".join(
+        [
+            encode_in_batch(message.body, encode_properties(message.properties).encode(), message.flag)
+            for message in messages
+        ]
+    )
+
+
+def encode_in_batch(body: bytes | bytearray | memoryview, properties: bytes, flag: int = 0) -> bytes:
+    """One message of a batch."""
+    if len(properties) > 0x7FFF:
+        raise BadMessageError(f"properties take {len(properties)} bytes, 32767 are allowed")
+    head = _HEAD.pack(_MIN_SIZE + len(body) + len(properties), 0, 0, flag, len(body))
+    return b"".join((head, body, _SHORT.pack(len(properties)), properties))
 
 
 def iter_batch(body: bytes | memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:

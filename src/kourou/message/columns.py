@@ -22,6 +22,7 @@ bytes that are no UTF-8, same refusals. An inner batch is one row.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -40,6 +41,8 @@ from kourou.message.compression import decompress as decompress_body
 from kourou.message.host import format_host
 from kourou.message.property_scan import Properties
 from kourou.message.scan import Buffer, Bytes, Integers, Mask, Records, Stop
+
+log = logging.getLogger(__name__)
 
 Where = Callable[[NDArray[np.void]], Mask]
 
@@ -218,8 +221,8 @@ class _Reader:
 
     def select(self, start: int, end: int | None) -> tuple[Records, Stop]:
         """The rows that begin within start and end and pass the filters."""
-        found = scan.find_records(self._view, start, end, base_offset=self._base_offset)
-        records, stop = scan.read_records(self._view, found, check_crc=self._check_crc)
+        found = _road.find_records(self._view, start, end, base_offset=self._base_offset)
+        records, stop = _road.read_records(self._view, found, check_crc=self._check_crc)
         if self._where is not None:
             records = records[self._where(records.header)]
         if self._topics is not None:
@@ -237,7 +240,7 @@ class _Reader:
         if self._decompress:
             sent_bodies, count = self._decompress_bodies(records, min(max_bytes, MAX_COLUMN_BYTES - span))
             records = records[:count]
-        rows = _Rows(scan.as_array(self._view), records, sent_bodies)
+        rows = _road.rows(scan.as_array(self._view), records, sent_bodies)
         arrays = [rows.column(name) for name in self._schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -260,7 +263,7 @@ class _Reader:
         return bodies, len(records)
 
 
-class _Rows:
+class Rows:
     """The rows of one batch, from which each column is made on its own."""
 
     def __init__(self, data: Bytes, records: Records, sent_bodies: dict[int, bytes]) -> None:
@@ -271,13 +274,19 @@ class _Rows:
     def column(self, name: str) -> Any:
         """The column of this name: made by the method of this name, else a property or a fixed field."""
         if name.startswith(PROPERTY_PREFIX):
-            return self._property(name.removeprefix(PROPERTY_PREFIX))
+            return self.property(name.removeprefix(PROPERTY_PREFIX))
         make = getattr(self, name, None)
-        return make() if make else _fixed(self._records.header[name], SCHEMA.field(name).type)
+        return make() if make else self.fixed(name)
+
+    def fixed(self, name: str) -> Any:
+        """The column of a fixed field."""
+        native = self._records.header[name].astype(self._records.header[name].dtype.newbyteorder("="))
+        buffers = [None, pa.py_buffer(native)]
+        return pa.Array.from_buffers(SCHEMA.field(name).type, len(native), buffers, null_count=0)
 
     def topic(self) -> Any:
         records = self._records
-        return _as_string(_take_texts(self._data, records.topic_start, records.topic_length))
+        return as_string(_take_texts(self._data, records.topic_start, records.topic_length))
 
     def body(self) -> Any:
         records = self._records
@@ -290,16 +299,16 @@ class _Rows:
         return _host_texts(*scan.hosts(self._data, self._records, "store"))
 
     def tags(self) -> Any:
-        return self._property(names.TAGS)
+        return self.property(names.TAGS)
 
     def keys(self) -> Any:
-        return self._property(names.KEYS)
+        return self.property(names.KEYS)
 
     def uniq_key(self) -> Any:
-        return self._property(names.UNIQ_KEY)
+        return self.property(names.UNIQ_KEY)
 
     def message_id(self) -> Any:
-        ids = self._property(names.UNIQ_KEY)
+        ids = self.property(names.UNIQ_KEY)
         if ids.null_count == 0:
             return ids
         without = ids.is_null()
@@ -308,23 +317,24 @@ class _Rows:
 
     def properties_raw(self) -> Any:
         records = self._records
-        return _as_string(_binary(self._data, records.properties_start, records.properties_length))
+        return as_string(_binary(self._data, records.properties_start, records.properties_length))
 
     def properties(self) -> Any:
         properties = self._cut_properties
         table = properties.all()
         offsets = np.zeros(len(self._records) + 1, np.int32)
         np.cumsum(table.counts, out=offsets[1:])
-        keys = _unchecked_string(_take_texts(properties.blob, table.name_starts, table.name_lengths))
-        values = _unchecked_string(_take_texts(properties.blob, table.value_starts, table.value_lengths))
+        keys = unchecked_string(_take_texts(properties.blob, table.name_starts, table.name_lengths))
+        values = unchecked_string(_take_texts(properties.blob, table.value_starts, table.value_lengths))
         return pa.MapArray.from_arrays(pa.array(offsets), keys, values)
 
-    def _property(self, name: str) -> Any:
+    def property(self, name: str) -> Any:
+        """The values of one property."""
         count = len(self._records)
         rows, starts, lengths = self._cut_properties.find(name)
         if len(rows) == 0:
             return pa.nulls(count, pa.string())
-        return _unchecked_string(_take_texts(self._cut_properties.blob, starts, lengths, rows, count))
+        return unchecked_string(_take_texts(self._cut_properties.blob, starts, lengths, rows, count))
 
     @cached_property
     def _cut_properties(self) -> Properties:
@@ -338,8 +348,35 @@ class _Rows:
         row_starts, blob = _offsets_and_data(strings)
         blob[row_starts[:count]] = 2  # nobody else has seen this buffer yet
         if blob.max() >= 0x80:
-            row_starts, blob = _offsets_and_data(_as_string(strings))
+            row_starts, blob = _offsets_and_data(as_string(strings))
         return Properties(blob, row_starts[:count].astype(np.int64))
+
+
+class _Road(NamedTuple):
+    """How records are found, read and made into columns."""
+
+    find_records: Callable[..., scan.Found]
+    read_records: Callable[..., tuple[Records, Stop]]
+    rows: type[Rows]
+
+
+_road = _Road(scan.find_records, scan.read_records, Rows)
+
+
+def accelerate() -> bool:
+    """Read with compiled loops from now on, where numba is installed (extra `spark`); whether they are used.
+
+    For processes that read much: loading them takes half a second and 100 MB, and compiling them, where no
+    earlier process could leave them in its cache, some seconds.
+    """
+    global _road
+    try:
+        from kourou.message import compiled
+    except (ImportError, RuntimeError) as error:  # the second where numba finds no place for its cache
+        log.debug("records are read without compiled loops: %s", error)
+        return False
+    _road = _Road(compiled.find_records, compiled.read_records, compiled.CompiledRows)
+    return True
 
 
 _TAIL_OF_PROPERTIES = b"\x02" + bytes(Properties.PADDING)
@@ -407,11 +444,6 @@ def _take_texts(
     return texts_and_gaps.take(pa.array(spread, mask=is_null))
 
 
-def _fixed(field: NDArray[Any], kind: Any) -> Any:
-    native = field.astype(field.dtype.newbyteorder("="))
-    return pa.Array.from_buffers(kind, len(native), [None, pa.py_buffer(native)], null_count=0)
-
-
 def _host_texts(packed: Bytes, is_v6: Mask) -> Any:
     """Each distinct address is formatted once: a log has few."""
     rows, width = packed.shape
@@ -439,10 +471,10 @@ def _offset_message_ids(data: Bytes, records: Records) -> Any:
     raw[is_v6, 20:] = offsets[is_v6]
     digits = _HEX[raw].view(np.uint8).reshape(-1)
     starts = np.arange(len(records), dtype=np.int64) * 56
-    return _unchecked_string(_take_texts(digits, starts, np.where(is_v6, 56, 32)))
+    return unchecked_string(_take_texts(digits, starts, np.where(is_v6, 56, 32)))
 
 
-def _as_string(array: Any) -> Any:
+def as_string(array: Any) -> Any:
     """A binary array as text, with U+FFFD for what is no UTF-8, as `codec.decode` does it."""
     try:
         return array.cast(pa.string())
@@ -450,7 +482,8 @@ def _as_string(array: Any) -> Any:
         return pa.array([str(value, "utf-8", "replace") for value in array.to_pylist()], pa.string())
 
 
-def _unchecked_string(array: Any) -> Any:
+def unchecked_string(array: Any) -> Any:
+    """A binary array that is known to be UTF-8 as text."""
     return pa.Array.from_buffers(pa.string(), len(array), array.buffers(), array.null_count, array.offset)
 
 

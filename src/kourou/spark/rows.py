@@ -37,7 +37,7 @@ from kourou.spark.wanted import MAX_LONG, Wanted
 log = logging.getLogger(__name__)
 
 # So much of a log is decoded at once: tens of thousands of rows, little memory.
-STRETCH_BYTES = 8 * 1024 * 1024
+STRETCH_BYTES = 4 * 1024 * 1024
 
 _TYPES: dict[str, Any] = {
     "string": pa.string(),
@@ -57,7 +57,8 @@ def arrow_schema(names: Sequence[str]) -> Any:
 
 @functools.cache
 def settle() -> None:
-    """Leave what is imported out of the collections that a worker makes after every task."""
+    """Load the compiled loops; leave what is imported out of the collections after every task."""
+    columns.accelerate()
     gc.collect()
     gc.freeze()
 

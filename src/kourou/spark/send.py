@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from kourou.client.routes import TopicRoute
 from kourou.errors import BadMessageError, KourouError
 from kourou.message import Message
-from kourou.message.batch import encode_batch
+from kourou.message.batch import encode_in_batch
 from kourou.message.properties import DELAY_TIME_LEVEL, TIMER_DELIVER_MS, encode_properties, java_hash
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
@@ -32,7 +32,6 @@ DEFAULT_QUEUES = 4
 BATCH_BYTES = 256 * 1024
 BATCH_RECORDS = 1000
 REQUESTS_UNDER_WAY = 16
-_OVERHEAD_BYTES = 22 + 64  # of a message in a batch, beside body and properties
 
 _STORED = (
     ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT,
@@ -45,10 +44,11 @@ _FINAL = (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION)
 @dataclass(slots=True)
 class _Batch:
     queue: MessageQueue
-    messages: list[Message] = field(default_factory=list)
+    unique_key: str = ""  # of its first message
+    entries: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
     named: bool = False  # the caller named the queue: no other will do
-    single: bool = False
+    single: Message | None = None  # a message in a request of its own
     sys_flag: int = 0
     tries: int = 0
     opaque: int = 0
@@ -93,23 +93,40 @@ class BatchSender:
 
     def add(self, message: Message, *, queue_id: int | None = None, sharding_key: str | None = None) -> None:
         """Take a message, and send what is full."""
-        queue, named = self._choose(message.topic, queue_id, sharding_key)
         if DELAY_TIME_LEVEL in message.properties or TIMER_DELIVER_MS in message.properties:
-            self._send(_Batch(queue, [message], named=named, single=True))  # a batch takes none of these
-            return
-        size = (
-            _OVERHEAD_BYTES + len(message.body) + sum(len(k) + len(v) for k, v in message.properties.items())
-        )
-        batch = self._open.get(queue)
-        if batch is not None and batch.size_bytes + size > self._batch_bytes:
-            self._close(batch)
             queue, named = self._choose(message.topic, queue_id, sharding_key)
+            self._send(_Batch(queue, named=named, single=message))  # a batch takes none of these
+            return
+        try:
+            entry = encode_in_batch(
+                message.body, encode_properties(message.properties).encode(), message.flag
+            )
+        except BadMessageError as error:
+            raise KourouError(f"a message for {message.topic}: {error}") from error
+        key = message.properties["UNIQ_KEY"]
+        self.add_encoded(message.topic, entry, key, queue_id=queue_id, sharding_key=sharding_key)
+
+    def add_encoded(
+        self,
+        topic: str,
+        entry: bytes,
+        unique_key: str,
+        *,
+        queue_id: int | None = None,
+        sharding_key: str | None = None,
+    ) -> None:
+        """Take a message in the form that a batch has it in, and send what is full. Hot."""
+        queue, named = self._choose(topic, queue_id, sharding_key)
+        batch = self._open.get(queue)
+        if batch is not None and batch.size_bytes + len(entry) > self._batch_bytes:
+            self._close(batch)
+            queue, named = self._choose(topic, queue_id, sharding_key)
             batch = self._open.get(queue)
         if batch is None:
-            batch = self._open[queue] = _Batch(queue, named=named)
-        batch.messages.append(message)
-        batch.size_bytes += size
-        if len(batch.messages) >= self._batch_records:
+            batch = self._open[queue] = _Batch(queue, unique_key, named=named)
+        batch.entries.append(entry)
+        batch.size_bytes += len(entry)
+        if len(batch.entries) >= self._batch_records:
             self._close(batch)
 
     def flush(self) -> None:
@@ -123,7 +140,7 @@ class BatchSender:
         """Each message in a request of its own, many under way; where each went, in order."""
         waiting: list[_Batch] = []
         for message, queue in messages:
-            batch = _Batch(queue, [message], single=True, sys_flag=sys_flag, named=True)
+            batch = _Batch(queue, single=message, sys_flag=sys_flag, named=True)
             self._submit(batch)
             waiting.append(batch)
             if len(waiting) >= REQUESTS_UNDER_WAY:
@@ -132,7 +149,8 @@ class BatchSender:
             yield self._sent(batch)
 
     def _sent(self, batch: _Batch) -> Sent:
-        return Sent(batch.queue, batch.messages[0], self._wait(batch))
+        assert batch.single is not None
+        return Sent(batch.queue, batch.single, self._wait(batch))
 
     # Queues
 
@@ -220,7 +238,7 @@ class BatchSender:
                 self._again(batch, error)
                 continue
             if answer.code in _STORED:
-                self.sent += len(batch.messages)
+                self.sent += len(batch.entries) or 1
                 return answer
             refused = AnsweredError(batch.queue.broker_name, f"messages for {batch.queue.topic}", answer)
             if answer.code in _FINAL:
@@ -258,18 +276,14 @@ class BatchSender:
 
     def _request(self, batch: _Batch) -> RemotingCommand:
         self.requests += 1
-        queue, first = batch.queue, batch.messages[0]
+        queue, single = batch.queue, batch.single
         fields = {
             "a": self._group, "b": queue.topic, "c": DEFAULT_TOPIC, "d": str(DEFAULT_QUEUES),
             "e": str(queue.queue_id), "f": str(batch.sys_flag), "g": str(time.time_ns() // 1_000_000),
-            "h": str(first.flag), "i": "", "j": "0", "k": "false", "m": "false", "n": queue.broker_name,
+            "h": "0", "i": "", "j": "0", "k": "false", "m": "false", "n": queue.broker_name,
         }  # fmt: skip
-        if batch.single:
-            fields["i"] = encode_properties(first.properties)
-            return RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields, bytes(first.body))
-        try:
-            body = encode_batch(batch.messages)
-        except BadMessageError as error:
-            raise KourouError(f"a message for {queue.topic}: {error}") from error
-        fields["m"], fields["i"] = "true", encode_properties({"UNIQ_KEY": first.properties["UNIQ_KEY"]})
-        return RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, fields, body)
+        if single is not None:
+            fields["h"], fields["i"] = str(single.flag), encode_properties(single.properties)
+            return RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields, bytes(single.body))
+        fields["m"], fields["i"] = "true", encode_properties({"UNIQ_KEY": batch.unique_key})
+        return RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, fields, b"".join(batch.entries))

@@ -14,6 +14,7 @@ driver ends them (`transactions`).
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +25,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.taskcontext import TaskContext
 
-from kourou.errors import ConfigError, KourouError
+from kourou.errors import BadMessageError, ConfigError, KourouError
 from kourou.message import Message
 from kourou.message import properties as reserved
+from kourou.message.batch import encode_in_batch
 from kourou.spark.broker_road import CONNECTION_OPTIONS, name_servers, net_settings
 from kourou.spark.cluster import ClusterView
 from kourou.spark.options import OptionError, Options
@@ -53,6 +55,10 @@ _KINDS = {
     "queueId": ("int", "bigint"),
     "flag": ("int", "bigint"),
 }
+
+
+_PLAIN = frozenset(("body", "topic", "tags", "keys", "flag"))
+_UNIQ_KEY, _TAGS, _KEYS = (f"{name}\x01" for name in (reserved.UNIQ_KEY, reserved.TAGS, reserved.KEYS))
 
 
 @dataclass
@@ -100,6 +106,11 @@ class SinkSettings:
             checkpoint=options.text("checkpointlocation"),
             per_second=options.number("maxRowsPerSecond"),
         )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all rows are batched, to any queue, as fast as can be."""
+        return self.per_second is None and _PLAIN.issuperset(self.columns)
 
     def cluster(self) -> ClusterView:
         """The cluster to write to."""
@@ -150,10 +161,8 @@ class _Task:
         self, row: Mapping[str, Any], fixed: str | None, number: int
     ) -> tuple[Message, int | None, str | None]:
         body, topic = row["body"], fixed or row.get("topic")
-        if not topic:
-            raise KourouError(f"row {number} has no topic")
-        if not body:
-            raise KourouError(f"row {number} has no body: on the wire, an empty one is none")
+        if not (topic and body):
+            raise _incomplete(number, topic)
         properties = {
             name: value
             for name, value in row.get("properties") or ()
@@ -189,10 +198,42 @@ class _Task:
             batch_bytes=settings.batch_bytes,
             first_turn=self.partition,
         )
-        for message, queue_id, sharding_key in self.rows(batches):
-            sender.add(message, queue_id=queue_id, sharding_key=sharding_key)
+        if settings.is_plain:
+            self._add_plain(sender, batches)
+        else:
+            for message, queue_id, sharding_key in self.rows(batches):
+                sender.add(message, queue_id=queue_id, sharding_key=sharding_key)
         sender.flush()
         return Written(sender.sent)
+
+    def _add_plain(self, sender: BatchSender, batches: Iterator[Any]) -> None:
+        """Rows that need no more than a topic, a body and texts: as `rows`, in a third of the time. Hot."""
+        number, fixed = 0, self._settings.topic
+        nothing = itertools.repeat(None)
+        for batch in batches:
+            bodies, topics, tags, keys, flags = (
+                batch.column(name).to_pylist() if name in self._settings.columns else nothing
+                for name in ("body", "topic", "tags", "keys", "flag")
+            )
+            for body, topic, tag, key, flag in zip(bodies, topics, tags, keys, flags):
+                topic = fixed or topic
+                if not (topic and body):
+                    raise _incomplete(number, topic)
+                unique_key = self.unique_key(number)
+                properties = f"{_UNIQ_KEY}{unique_key}\x02"
+                if tag:
+                    properties += f"{_TAGS}{tag}\x02"
+                if key:
+                    text = key if isinstance(key, str) else reserved.KEY_SEPARATOR.join(key)
+                    properties += f"{_KEYS}{text}\x02"
+                if isinstance(body, str):
+                    body = body.encode()
+                try:
+                    entry = encode_in_batch(body, properties.encode(), flag or 0)
+                except BadMessageError as error:
+                    raise KourouError(f"row {number}: {error}") from error
+                sender.add_encoded(topic, entry, unique_key)
+                number += 1
 
     def send_halves(self, batches: Iterator[Any], batch_id: int | None) -> Written:
         """Send all rows as half messages."""
@@ -201,6 +242,12 @@ class _Task:
         mark = None if batch_id is None else f"{self._job}/{batch_id}"
         halves = tuple(send_halves(sender, self.rows(batches), settings.group, mark))
         return Written(len(halves), halves)
+
+
+def _incomplete(number: int, topic: str | None) -> KourouError:
+    if not topic:
+        return KourouError(f"row {number} has no topic")
+    return KourouError(f"row {number} has no body: on the wire, an empty one is none")
 
 
 def _milliseconds(moment: Any) -> int:

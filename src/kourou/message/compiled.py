@@ -1,0 +1,129 @@
+"""The road of `columns` with compiled loops: records found, read and made into columns by `kernels`.
+
+What a column holds is said in `columns`, and its tests are run on both roads. Here is only how its buffers
+are filled. What is unusual goes the plain road: texts that are not ASCII, and bodies that were compressed.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kourou.message import codec, columns, kernels, scan
+from kourou.message.scan import Buffer, Bytes, Found, Integers, Records, Stop
+
+_NOT_ASCII = 0x8080808080808080
+_PROPERTIES_OF_A_ROW = 8  # room at first for so many, and for twice as many while that is too little
+
+
+def find_records(
+    buffer: Buffer, start: int = 0, end: int | None = None, *, base_offset: int | None = None
+) -> Found:
+    """As `scan.find_records`."""
+    view = memoryview(buffer)
+    end = len(view) if end is None else min(end, len(view))
+    data = scan.as_array(view)
+    room = max(end - start, 0) // (codec.HEADER_SIZES[0] + 3) + 1
+    positions = _empty(room, np.int64)
+    count, stopped_at = kernels.walk(data, start, end, -1 if base_offset is None else base_offset, positions)
+    positions = positions[:count].copy()  # what there was room for is many times what there is
+    stop = Stop(int(stopped_at), scan.END)
+    if stopped_at < end:
+        stop = scan.find_records(view, stop.position, stop.position + 1, base_offset=base_offset).stop
+    return Found(positions, np.diff(positions, append=stopped_at), stop)
+
+
+def read_records(buffer: Buffer, found: Found, *, check_crc: bool = False) -> tuple[Records, Stop]:
+    """As `scan.read_records`."""
+    view = memoryview(buffer)
+    data = scan.as_array(view)
+    parts = _empty(6 * len(found.positions), np.int64).reshape(6, -1)
+    good = kernels.parts(data, found.positions, found.sizes, parts)
+    if good < len(found.positions) or check_crc:
+        return scan.read_records(buffer, found, check_crc=check_crc)
+    return Records(found.positions, found.sizes, scan.headers(data, found.positions), *parts), found.stop
+
+
+class CompiledRows(columns.Rows):
+    """Rows whose columns are filled by kernels."""
+
+    def fixed(self, name: str) -> Any:
+        kind, header = columns.SCHEMA.field(name).type, self._records.header
+        field_type, at = header.dtype.fields[name][:2]  # type: ignore[index]
+        native = _empty(len(header), field_type.newbyteorder("="))
+        rows = header.view(np.uint8).reshape(len(header), header.dtype.itemsize)
+        kernels.fixed(rows, at, native.itemsize, native)
+        return pa.Array.from_buffers(kind, len(native), [None, pa.py_buffer(native)], null_count=0)
+
+    def topic(self) -> Any:
+        records = self._records
+        array, is_ascii = _gather(self._data, records.topic_start, records.topic_length)
+        return columns.unchecked_string(array) if is_ascii else columns.as_string(array)
+
+    def body(self) -> Any:
+        if self._sent_bodies:
+            return super().body()
+        return _gather(self._data, self._records.body_start, self._records.body_length)[0]
+
+    def properties_raw(self) -> Any:
+        records = self._records
+        array, is_ascii = _gather(self._data, records.properties_start, records.properties_length)
+        return columns.unchecked_string(array) if is_ascii else columns.as_string(array)
+
+    def properties(self) -> Any:
+        bounds, places = self._cut
+        names, has_ascii_names = _gather(self._data, places[0], places[1])
+        values, has_ascii_values = _gather(self._data, places[2], places[3])
+        if not (has_ascii_names and has_ascii_values):
+            return super().properties()
+        return pa.MapArray.from_arrays(
+            pa.array(bounds), columns.unchecked_string(names), columns.unchecked_string(values)
+        )
+
+    def property(self, name: str) -> Any:
+        if not name.isascii():
+            return super().property(name)
+        count = len(self._records)
+        starts, lengths = _empty(count, np.int64), _empty(count, np.int64)
+        found = kernels.find(self._data, *self._cut, np.frombuffer(name.encode(), np.uint8), starts, lengths)
+        array, is_ascii = _gather(self._data, starts, lengths, lengths < 0 if found < count else None)
+        return columns.unchecked_string(array) if is_ascii else super().property(name)
+
+    @cached_property
+    def _cut(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Where the properties of each row begin and end in the table of all, and that table."""
+        starts, lengths = self._records.properties_start, self._records.properties_length
+        bounds = _empty(len(starts) + 1, np.int32)
+        room = _PROPERTIES_OF_A_ROW * len(starts)
+        while True:
+            places = _empty(4 * room, np.int64).reshape(4, room)
+            total = kernels.cut(self._data, starts, lengths, bounds, places)
+            if total >= 0:
+                return bounds, places[:, :total]
+            room *= 2
+
+
+def _empty(count: int, dtype: Any) -> NDArray[Any]:
+    """An array in memory of Arrow's pool, which keeps its pages: new ones cost more than what is written."""
+    size = count * np.dtype(dtype).itemsize
+    return np.frombuffer(pa.allocate_buffer(size), dtype) if size else np.empty(0, dtype)
+
+
+def _gather(
+    data: Bytes, starts: Integers, lengths: Integers, is_null: NDArray[np.bool_] | None = None
+) -> tuple[Any, bool]:
+    """data[start : start + length] of each row as binary, and whether all of it is ASCII."""
+    offsets = _empty(len(starts) + 1, np.int32)
+    total = kernels.offsets(lengths, offsets)
+    out = _empty(total + kernels.WORD, np.uint8)
+    words = scan.words_at_every_byte(data, "=u8")
+    seen = kernels.gather(data, words, starts, lengths, out, scan.words_at_every_byte(out, "=u8"))
+    validity = None
+    if is_null is not None:
+        validity = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(out)]
+    return pa.Array.from_buffers(pa.binary(), len(starts), buffers), not int(seen) & _NOT_ASCII
