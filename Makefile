@@ -9,7 +9,7 @@ INSTALLED := .venv/.installed
 AROUND := tests scripts $(wildcard benchmarks examples)
 CODE := src $(AROUND)
 # Passed to pytest: make test PYTEST_ARGS="-k recovery"
-PYTEST_ARGS ?= -n auto
+PYTEST_ARGS ?= -n auto --dist worksteal
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' \

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
+from kourou.client import Consumer, ReceivedMessage
 from kourou.errors import KourouError
 from kourou.remoting.client import RemotingClient
 from kourou.remoting.codes import RequestCode, ResponseCode
@@ -38,7 +40,11 @@ class Load:
     async def send(self, port: int, seconds: float, kill: Process) -> None:
         """Send from several connections at once, until the master is killed in the middle of it."""
         client = RemotingClient()
+        before = len(self.acknowledged)
         work = [asyncio.ensure_future(self._send(client, port)) for _ in range(SENDERS)]
+        async with asyncio.timeout(FAIL_OVER_S):
+            while len(self.acknowledged) == before:
+                await asyncio.sleep(0.01)
         await asyncio.sleep(seconds)
         kill.kill()
         await asyncio.wait(work)
@@ -61,8 +67,36 @@ class Load:
                 self.acknowledged[unique_id] = place
 
 
+class Member:
+    """A consumer of a group, that goes wherever there is somebody to read from."""
+
+    def __init__(self, namesrv: str) -> None:
+        self._namesrv = namesrv
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._consume()))
+        self.seen: set[str] = set()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def _consume(self) -> None:
+        self._stopped = asyncio.Event()
+        async with Consumer(self._namesrv, group="G", subscribe="T", consume_from="first") as consumer:
+
+            @consumer.handler
+            async def consume(message: ReceivedMessage) -> None:
+                self.seen.add(bytes(message.body[:32]).decode())
+
+            await self._stopped.wait()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(lambda: self._stopped.set())
+        self._thread.join(60)
+        self._loop.close()
+
+
 class Reader:
-    """A consumer that reads the slave's queues from where it was."""
+    """Reads the slave's queues from where it was, whatever a master may say."""
 
     def __init__(self) -> None:
         self._offsets = dict.fromkeys(range(QUEUES), 0)
@@ -96,12 +130,14 @@ def test_no_acknowledged_message_is_lost_with_the_master(tmp_path: Path) -> None
         queues = {"readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES), "order": "false"}
         master.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", **topic, **queues)
         until(lambda: slave.has_topic("T"), "the slave to have the topic")
+        member = Member(f"127.0.0.1:{server.port}")
+        member.start()
+        stack.callback(member.stop)
         for round_number in range(ROUNDS):
             until(lambda: _slaves(master), "the slave to connect")
-            before = len(load.acknowledged)
             asyncio.run(load.send(master.port, chance.uniform(*ROUND_S), master))
-            assert len(load.acknowledged) > before
             until(lambda: reader.has(slave, load.acknowledged), "what was acknowledged", FAIL_OVER_S)
+            until(lambda: member.seen >= load.acknowledged.keys(), "the consumer to go on", FAIL_OVER_S)
             if round_number % 3 == 2:
                 slave.kill()
                 slave.start()

@@ -109,4 +109,6 @@ def _keys(folder: Path) -> set[bytes]:
 
 
 def _content(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    """The files of queues; a file that was made for an entry which found no room elsewhere has none."""
+    files = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    return {name: data for name, data in files.items() if any(data)}

@@ -3,8 +3,9 @@
 The nodes' files are real ones, in memory; the code under test opens, maps and renames them as ever. What is
 told here is which of it is on the disk: a file's bytes when fsync or fdatasync of it came back, the names in
 a directory when fsync of that came back. At a power cut everything else is drawn by lot: each sector that was
-written since may be there or not, or half of it, in any order; each new, changed or removed name too. A
-process that is killed leaves everything in the memory of its machine, which may still lose its power later.
+written since may be there or not, or half of it, or with a bit that is wrong, in any order; each new, changed
+or removed name too. A process that is killed leaves everything in the memory of its machine, which may still
+lose its power later.
 """
 
 from __future__ import annotations
@@ -170,6 +171,15 @@ class Power:
                 self.counts["sectors torn"] += 1
                 part = self._chance.randrange(0, len(new) + 1, 8)
                 mixed[start : start + part] = new[:part]
+            elif lot < 0.65:
+                self.counts["sectors with a flipped bit"] += 1
+                mixed[start : start + len(new)] = self._flip(new, old[start : start + sector])
             else:
                 self.counts["sectors lost"] += 1
         return bytes(mixed)
+
+    def _flip(self, new: bytes, old: bytes) -> bytes:
+        """New bytes of a sector with one bit that is wrong; what the disk had before stays right."""
+        places = [at for at, (one, other) in enumerate(zip(new, old)) if one != other]
+        at = self._chance.choice(places)
+        return new[:at] + bytes([new[at] ^ 1 << self._chance.randrange(8)]) + new[at + 1 :]

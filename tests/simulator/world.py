@@ -26,6 +26,7 @@ from unittest import mock
 from kourou.broker import Broker, BrokerConfig
 from kourou.namesrv import NameServer, NameServerConfig
 from kourou.store.disk import OsDisk
+from kourou.store.timer_files import SLOT
 from simulator.loop import NODE, Node, SimLoop, context_of
 from simulator.network import SimListener, SimNetwork
 from simulator.power import Power
@@ -36,6 +37,7 @@ NAMESRV = f"{HOSTS['namesrv']}:9876"
 BROKER_PORT = 10911
 THREAD_S = (0.0002, 0.01)
 SLOW_S = (0.05, 3.0)
+WHEEL_SLOTS = 1024
 
 _T = TypeVar("_T")
 
@@ -173,6 +175,10 @@ class World:
             _law(os, "fsync", self.power.fsync),
             _law(os, "fdatasync", self.power.fsync),
             _law(os, "posix_fallocate", self.power.fallocate),
+            # Java's wheel has seven days: far more than a world lives, and each sync copies it.
+            mock.patch("kourou.store.timer_wheel.SLOTS", WHEEL_SLOTS),
+            mock.patch("kourou.store.timer_wheel.WHEEL_SIZE", WHEEL_SLOTS * SLOT.size),
+            mock.patch("kourou.broker.timer.SLOTS", WHEEL_SLOTS),
             mock.patch("kourou.store.message_store.ServiceThread", self._service),
             mock.patch("kourou.store.allocate.ThreadPoolExecutor", InlineExecutor),
             mock.patch("kourou.remoting.server._listen", self._listen),

@@ -25,6 +25,7 @@ from kourou.client.strategies import AVERAGE, Strategy
 from kourou.errors import KourouError
 from kourou.remoting import lenient_json
 from kourou.remoting.codes import RequestCode, ResponseCode
+from kourou.remoting.connection import ConnectionLostError
 from kourou.remoting.headers import ConsumerGroupName, GetMaxOffset, QueueOfTopic, SearchOffset
 from kourou.remoting.lenient_json import MessageQueue
 from kourou.remoting.subscription import SubscriptionData
@@ -386,6 +387,8 @@ class Assignment:
                 else:
                     log.warning("%s is pulled again in %.1f s: %s", queue.queue, pause_s, error)
                 await asyncio.sleep(pause_s)
+                if isinstance(error, ConnectionLostError):
+                    await self._core.refresh_routes()  # a slave may have what the master had
                 pause_s = min(pause_s * 2, PULL_PAUSE_MOST_S)
 
     async def _pull_once(self, queue: ProcessQueue) -> None:
