@@ -6,18 +6,19 @@ import os
 from pathlib import Path
 
 
-def write_atomically(path: str | Path, data: bytes) -> None:
-    """Replace a file; what it held before is in `<name>.bak`."""
+def write_atomically(path: str | Path, data: bytes, *, mode: int = 0o666) -> None:
+    """Replace a file; what it held before is in `<name>.bak`. `mode`, less the umask, is for both."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
-        _write_one(path.with_name(path.name + ".bak"), path.read_bytes())
-    _write_one(path, data)
+        _write_one(path.with_name(path.name + ".bak"), path.read_bytes(), mode)
+    _write_one(path, data, mode)
 
 
-def _write_one(path: Path, data: bytes) -> None:
+def _write_one(path: Path, data: bytes, mode: int) -> None:
     temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as file:
+    temporary.unlink(missing_ok=True)  # one that was left behind may be readable for others
+    with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -15,6 +15,7 @@ import resource
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
+from kourou.auth import AccessTables, AuthConfig, Guard
 from kourou.broker.bloom import BloomFilter
 from kourou.broker.clients import Clients
 from kourou.broker.config import DEFAULT_PORT, BrokerConfig
@@ -99,6 +100,8 @@ class Broker:
         self._later = 0
         self._index_due = False
         root = self.config.store.store_path_root_dir
+        self.auth = AuthConfig.read(self.config.others)
+        self.access = AccessTables(self.auth.directory or f"{root}/config")
         self._files = {
             name: StateFile(f"{root}/config/{name}", table)
             for name, table in (
@@ -131,6 +134,7 @@ class Broker:
         try:
             for file in self._files.values():
                 file.load()
+            self.access.open(self.auth)
             self.store.load()
             self.timers.load()
         except BaseException:
@@ -138,13 +142,15 @@ class Broker:
             raise
         self.store.start()
         self.init_max_offset = self.store.commit_log.max_offset  # where the log ended at the start
-        self.client = RemotingClient(tls=self._tls)
+        self.client = RemotingClient(tls=self._tls, credentials=self.auth.inner)
         try:
             self.replication = self._make_replication()
             self.sender = MessageSender(self)
             self.puller = MessagePuller(self)
             self.registrar = Registrar(self)
-            self.server = RemotingServer(make_handlers(self), on_close=self._connection_lost, tls=self._tls)
+            guard = Guard(self.auth, self.access, lambda: self.config.broker_cluster_name)
+            handlers = guard.guard(make_handlers(self))
+            self.server = RemotingServer(handlers, on_close=self._connection_lost, tls=self._tls)
             await self._listen()
         except BaseException:
             if hasattr(self, "server"):
@@ -325,7 +331,9 @@ class Broker:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None:
+        if isinstance(error, OSError):
+            log.error("a table could not be saved; it is tried again: %s", error)
+        elif error is not None:
             log.error("what ran beside the requests failed: %s", task.get_coro(), exc_info=error)
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
@@ -333,6 +341,8 @@ class Broker:
             await asyncio.sleep(seconds)
             try:
                 await work()
+            except OSError as error:
+                log.error("%s failed; it is tried again: %s", work.__name__, error)
             except Exception:
                 log.exception("%s failed; it is tried again", work.__name__)
 

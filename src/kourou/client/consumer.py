@@ -52,6 +52,7 @@ from kourou.remoting.codes import RequestCode
 from kourou.remoting.headers import ConsumerSendMsgBack
 from kourou.remoting.heartbeat import BROADCASTING, CLUSTERING, CONSUME_PASSIVELY, ConsumerData
 from kourou.remoting.lenient_json import MessageQueue
+from kourou.remoting.signing import Credentials
 from kourou.remoting.subscription import SQL92, TAG, SubscriptionData
 from kourou.remoting.tls import TlsConfig
 
@@ -121,6 +122,7 @@ class Consumer:
         instance: str | None = None,
         ip: str | None = None,
         tls: TlsConfig | None = None,
+        credentials: Credentials | None = None,
         trace: bool | str = False,
         on_consume: Callable[[ConsumeEvent], None] | None = None,
         on_rebalance: Callable[[str, list[MessageQueue]], None] | None = None,
@@ -151,7 +153,8 @@ class Consumer:
         self.stats = ConsumerStats()
         # The offsets of a broadcast are found again by the client's id: it must stay the same.
         instance = instance or ("DEFAULT" if broadcast else None)
-        self.core = ClientCore(namesrv, client_id=make_client_id(ip or local_ip(), instance), tls=tls)
+        client_id = make_client_id(ip or local_ip(), instance)
+        self.core = ClientCore(namesrv, client_id=client_id, tls=tls, credentials=credentials)
         self.core.consumers[self.group] = self.heartbeat
         options = ReadOptions(
             consume_from, pull_batch_size, max_cached_messages, max_cached_bytes, max_span, broadcast, orderly

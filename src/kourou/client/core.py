@@ -26,6 +26,7 @@ from kourou.remoting.connection import Handler
 from kourou.remoting.header import Header
 from kourou.remoting.headers import UnregisterClient
 from kourou.remoting.heartbeat import ConsumerData, Heartbeat
+from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import TlsConfig
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,14 @@ class ClientCore:
     the brokers of both, and `close` takes them back.
     """
 
-    def __init__(self, namesrv: str, *, client_id: str, tls: TlsConfig | None = None) -> None:
+    def __init__(
+        self,
+        namesrv: str,
+        *,
+        client_id: str,
+        tls: TlsConfig | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         self.name_servers = [part.strip() for part in namesrv.replace(",", ";").split(";") if part.strip()]
         if not self.name_servers:
             raise ClientError("no name server was given: it is an address, or several joined by ';'")
@@ -72,7 +80,9 @@ class ClientCore:
         self.producer_groups: set[str] = set()
         self.consumers: dict[str, Callable[[], ConsumerData]] = {}
         self._handlers: dict[int, Handler] = {}
-        self._remoting = RemotingClient(self._handlers, on_close=self._forget, tls=tls)
+        self._remoting = RemotingClient(
+            self._handlers, on_close=self._forget, tls=tls, credentials=credentials
+        )
         self._routes: dict[str, TopicRoute] = {}
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
         self._greeted: set[str] = set()  # addresses that had a heartbeat on the connection that stands
@@ -171,11 +181,11 @@ class ClientCore:
         answer = await self.ask_name_servers(
             lambda: RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
         )
+        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST):
+            raise RefusedError(self.name_servers[0], f"the route of {topic}", answer)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST or answer.body is None:
             # What was known still counts: a name server that was started again knows nothing for a while.
             raise NoRouteError(f"no name server knows topic {topic}: create it, or send to it first")
-        if answer.code != ResponseCode.SUCCESS:
-            raise RefusedError(self.name_servers[0], f"the route of {topic}", answer)
         route = self._routes[topic] = TopicRoute.decode(topic, answer.body)
         return route
 

@@ -60,6 +60,7 @@ from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.headers import EndTransaction, RecallMessage
 from kourou.remoting.lenient_json import MessageQueue
+from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import TlsConfig
 
 log = logging.getLogger(__name__)
@@ -116,6 +117,7 @@ class Producer:
         on_send: OnSend | None = None,
         trace: bool | str = False,
         tls: TlsConfig | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.group = wrap(namespace, group)
         check_group(self.group)
@@ -135,7 +137,7 @@ class Producer:
         self._is_open = not self._owns_core
         if core is None:
             client_id = make_client_id(ip, instance) + (f"@{unit}" if unit else "")
-            core = ClientCore(namesrv, client_id=client_id, tls=tls)
+            core = ClientCore(namesrv, client_id=client_id, tls=tls, credentials=credentials)
         core.producer_groups.add(self.group)
         core.add_handler(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, on_reply)
         self.core = core

@@ -206,9 +206,9 @@ class SendRequest(RemotingCommand):
         if max_times is not None:
             self._more += b',"l":"%d"' % max_times
 
-    def encode(self) -> bytes:
-        """The whole frame."""
-        header = b"".join(
+    def encode_header(self) -> bytes:
+        """The header."""
+        return b"".join(
             (
                 b'{"code":%d,' % self.code,
                 self._head,
@@ -218,7 +218,10 @@ class SendRequest(RemotingCommand):
                 ),
             )
         )  # fmt: skip
-        body = self.body
+
+    def encode(self) -> bytes:
+        """The whole frame."""
+        header, body = self.encode_header(), self.body
         assert body is not None
         return b"".join((frame_head(JSON, header, len(body)), body))
 

@@ -32,6 +32,7 @@ from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
 from kourou.remoting.heartbeat import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
 from kourou.remoting.lenient_json import MessageQueue
+from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import TlsConfig
 
 
@@ -55,6 +56,7 @@ class PullConsumer:
         instance: str | None = None,
         ip: str | None = None,
         tls: TlsConfig | None = None,
+        credentials: Credentials | None = None,
         on_rebalance: Callable[[str, list[MessageQueue]], None] | None = None,
     ) -> None:
         check_group(group)
@@ -67,7 +69,8 @@ class PullConsumer:
         self._given: list[Delivery] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._inbox = Inbox()
-        self.core = ClientCore(namesrv, client_id=make_client_id(ip or local_ip(), instance), tls=tls)
+        client_id = make_client_id(ip or local_ip(), instance)
+        self.core = ClientCore(namesrv, client_id=client_id, tls=tls, credentials=credentials)
         self.core.consumers[self.group] = self._heartbeat
         self.core.add_handler(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._ids_changed)
         self.assignment = Assignment(

@@ -17,7 +17,7 @@ from kourou.errors import CorruptRecordError
 from kourou.message import properties as names
 from kourou.message import sysflag
 from kourou.message.codec import StoredMessage, decode
-from kourou.message.compression import CompressionType, decompress
+from kourou.message.compression import MAX_DECOMPRESSED_BYTES, CompressionType, decompress
 from kourou.remoting.lenient_json import MessageQueue
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 _NO_QUEUE = MessageQueue("", "", 0)
 _SIZE = struct.Struct(">i")
+# What the bodies of one pull may inflate to, together. The 256 KiB that one brings make half of it in ZLIB.
+MAX_INFLATED_BYTES = 512 * 1024 * 1024
 _UNWRAP = sysflag.INNER_BATCH | sysflag.NEED_UNWRAP
 
 
@@ -149,11 +151,13 @@ class MessageBatch(Sequence[ReceivedMessage]):
         view = memoryview(self.body)
         queue, wanted = self.queue, self._wanted
         retried = queue.topic.startswith(RETRY_PREFIX)
+        left_bytes = MAX_INFLATED_BYTES
         for at in self._starts():
             message = decode(view, at, into=ReceivedMessage)
             message.queue = queue
             if message.sys_flag & sysflag.COMPRESSED:
-                _decompress(message)
+                _decompress(message, left_bytes)
+                left_bytes = max(left_bytes - len(message.body), 1)
             parts = [message]
             if message.sys_flag & _UNWRAP == _UNWRAP:
                 parts = _unwrap(message)
@@ -190,11 +194,12 @@ class MessageBatch(Sequence[ReceivedMessage]):
         return iter(self.messages)
 
 
-def _decompress(message: ReceivedMessage) -> None:
+def _decompress(message: ReceivedMessage, most_bytes: int) -> None:
     """Give a message the body that was sent. One that does not decompress stays as it is, and says so by its
     system flag: a message that nobody can read must not stop its queue."""
+    most_bytes = min(most_bytes, MAX_DECOMPRESSED_BYTES)
     try:
-        message.body = decompress(message.body, CompressionType.of_sys_flag(message.sys_flag))
+        message.body = decompress(message.body, CompressionType.of_sys_flag(message.sys_flag), most_bytes)
     except CorruptRecordError as error:
         log.error("the body of %s does not decompress: %s", message.message_id, error)
         return

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kourou.auth.config import KEYS as AUTH_KEYS
+from kourou.auth.config import SECRETS, STARS
 from kourou.java_config import convert_known, java_keys, to_properties
 from kourou.properties_file import read_properties_file
 
@@ -96,11 +98,13 @@ class NameServerConfig:
     def forbids_update_of(self, key: str) -> bool:
         """Whether a key may not be changed from outside: those that name files, and whichever are listed."""
         return key in {
-            "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome",
+            "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome", *AUTH_KEYS,
             *self.config_black_list.split(";"),
         }  # fmt: skip
 
-    def to_text(self) -> str:
-        """All keys and values, a line each, in the order of the keys."""
+    def to_text(self, *, with_secrets: bool = False) -> str:
+        """All keys and values, a line each, in the order of the keys; secrets are for its own file only."""
         values = {**self.others, **to_properties(self)}
+        if not with_secrets:
+            values.update(dict.fromkeys(SECRETS & values.keys(), STARS))
         return "".join(f"{key}={value}\n" for key, value in sorted(values.items()))

@@ -290,7 +290,7 @@ def update_config(context: Context, connection: Connection, request: RemotingCom
     if any(context.config.forbids_update_of(key) for key in properties):
         return request.response(ResponseCode.NO_PERMISSION, remark="Can not update config in black list.")
     context.config.update(properties)
-    write_atomically(context.config.config_store_path, context.config.to_text().encode())
+    write_atomically(context.config.config_store_path, context.config.to_text(with_secrets=True).encode())
     log.info("configuration changed by %s: %s", connection.peer, properties)
     return request.response()
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 
+from kourou.auth import AccessTables, AuthConfig, Guard
 from kourou.clock import Clock, SystemClock
 from kourou.errors import KourouError
 from kourou.namesrv.config import NameServerConfig
@@ -21,6 +23,7 @@ from kourou.remoting.tls import TlsConfig
 log = logging.getLogger(__name__)
 
 NOTICE_TIMEOUT_S = 3.0  # to reach a broker that is told of another lowest id
+DEFAULT_CLUSTER = "DefaultCluster"
 MAX_NOTICES = 1000  # under way at once; brokers learn the same from their next registration
 
 
@@ -39,14 +42,20 @@ class NameServer:
         self.routes = RouteTable(self.config, clock, on_min_broker_id_change=self._notify)
         self.kv = KvConfig(self.config.kv_config_path)
         context = Context(self.config, self.routes, self.kv, clock, clock.now_ms())
-        self._server = RemotingServer(make_handlers(context), on_close=self.routes.connection_lost, tls=tls)
-        self._client = RemotingClient(tls=tls)
+        self.auth = AuthConfig.read(self.config.others)
+        kept = self.auth.directory or os.path.dirname(os.path.abspath(self.config.kv_config_path))
+        self.access = AccessTables(kept)
+        guard = Guard(self.auth, self.access, lambda: self.config.others.get("clusterName", DEFAULT_CLUSTER))
+        handlers = guard.guard(make_handlers(context))
+        self._server = RemotingServer(handlers, on_close=self.routes.connection_lost, tls=tls)
+        self._client = RemotingClient(tls=tls, credentials=self.auth.inner)
         self._expiry: asyncio.Task[None] | None = None
         self._notices: set[asyncio.Task[None]] = set()
         self.port = 0
 
     async def start(self) -> None:
         """Listen; `port` says where, also if the system chose it."""
+        self.access.open(self.auth)
         self.port = await self._server.start(self.config.bind_address, self.config.listen_port)
         self._expiry = asyncio.get_running_loop().create_task(self._expire())
 

@@ -26,6 +26,7 @@ from kourou.remoting.connection import (
     Outbox,
     close_all,
 )
+from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import RenewedContext, TlsConfig
 
 CONNECT_TIMEOUT_S = 3.0  # Java's connectTimeoutMillis
@@ -44,7 +45,8 @@ class RemotingClient:
     """Connections to any number of servers.
 
     `handlers` answer what servers ask. `on_close` is told the address of each connection that is gone, for
-    whatever reason. With `tls` connections are in TLS if it is enabled there for clients.
+    whatever reason. With `tls` connections are in TLS if it is enabled there for clients; with `credentials`
+    requests are signed.
     """
 
     def __init__(
@@ -53,8 +55,10 @@ class RemotingClient:
         *,
         on_close: Callable[[str], None] | None = None,
         tls: TlsConfig | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._handlers = handlers if handlers is not None else {}
+        self._credentials = credentials
         self._on_close = on_close
         self._context: RenewedContext | None = None
         if tls is not None and tls.enable:
@@ -75,12 +79,16 @@ class RemotingClient:
             if timeout_s <= 0:
                 raise CallTimeoutError(f"no time was left for request {request.code} to {address}")
         _check_unsent(connection, address)
+        if self._credentials is not None:
+            request = self._credentials.sign(request)
         return await connection.call(request, timeout_s)
 
     async def send_oneway(self, address: str, request: RemotingCommand) -> None:
         """Send a request that nobody answers."""
         connection = self._standing(address) or await self._connected(address, None)
         _check_unsent(connection, address)
+        if self._credentials is not None:
+            request = self._credentials.sign(request)
         connection.send_oneway(request)
 
     def drop(self, address: str) -> None:

@@ -7,9 +7,6 @@ from one task to the next (`channel_to`); one that failed, or that still owes an
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 import os
 import socket
 import threading
@@ -21,6 +18,7 @@ from typing import TypeVar
 from kourou.errors import KourouError
 from kourou.remoting.codes import ResponseCode
 from kourou.remoting.command import MAX_FRAME_BYTES, RemotingCommand, decode
+from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import TlsConfig
 
 READ_BUFFER_BYTES = 1024 * 1024
@@ -60,17 +58,10 @@ class NetSettings:
     security_token: str | None = None
 
     def sign(self, request: RemotingCommand) -> RemotingCommand:
-        """Add who asks, as Java's AclClientRPCHook does."""
+        """Add who asks."""
         if self.access_key is None or self.secret_key is None:
             return request
-        fields = {**request.ext_fields, "AccessKey": self.access_key}
-        if self.security_token is not None:
-            fields["SecurityToken"] = self.security_token
-        fields.pop("Signature", None)
-        content = "".join(fields[name] for name in sorted(fields)).encode() + bytes(request.body or b"")
-        digest = hmac.new(self.secret_key.encode(), content, hashlib.sha1).digest()
-        fields["Signature"] = base64.b64encode(digest).decode()
-        return RemotingCommand(request.code, fields, request.body, opaque=request.opaque, flag=request.flag)
+        return Credentials(self.access_key, self.secret_key, self.security_token).sign(request)
 
 
 class Channel:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kourou.broker.handlers import (
+    access,
     admin,
     clients,
     groups,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from kourou.broker.server import Broker
 
 MODULES = (
+    access,
     queries,
     clients,
     offsets,

@@ -1,0 +1,77 @@
+"""AuthConfig: Java's keys of authentication and authorisation, from a server's properties."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kourou.errors import ConfigError
+from kourou.remoting import lenient_json
+from kourou.remoting.signing import Credentials
+
+KEYS = frozenset(
+    (
+        "authenticationEnabled", "authorizationEnabled", "authenticationWhitelist", "authorizationWhitelist",
+        "initAuthenticationUser", "innerClientAuthenticationCredentials", "authConfigPath",
+    )
+)  # fmt: skip
+
+
+SECRETS = frozenset(("initAuthenticationUser", "innerClientAuthenticationCredentials"))
+STARS = "******"
+
+
+@dataclass(frozen=True, slots=True)
+class AuthConfig:
+    """What a server was told."""
+
+    authentication_enabled: bool = False
+    authorization_enabled: bool = False
+    authentication_whitelist: frozenset[int] = frozenset()
+    authorization_whitelist: frozenset[int] = frozenset()
+    first_user: Credentials | None = field(default=None, repr=False)
+    inner: Credentials | None = field(default=None, repr=False)  # what this server asks others with
+    directory: str | None = None
+
+    @classmethod
+    def read(cls, properties: Mapping[str, str]) -> AuthConfig:
+        """From properties; ConfigError names the key that is wrong."""
+        config = cls(
+            _is_true(properties, "authenticationEnabled"),
+            _is_true(properties, "authorizationEnabled"),
+            _codes(properties, "authenticationWhitelist"),
+            _codes(properties, "authorizationWhitelist"),
+            _credentials(properties, "initAuthenticationUser", "username", "password"),
+            _credentials(properties, "innerClientAuthenticationCredentials", "accessKey", "secretKey"),
+            properties.get("authConfigPath") or None,
+        )
+        if config.authorization_enabled and not config.authentication_enabled:
+            raise ConfigError(
+                "authorizationEnabled=true needs authenticationEnabled=true: anybody could say to be anybody"
+            )
+        return config
+
+
+def _is_true(properties: Mapping[str, str], key: str) -> bool:
+    text = properties.get(key, "false").strip().lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"{key}={text}: it is true or false")
+    return text == "true"
+
+
+def _codes(properties: Mapping[str, str], key: str) -> frozenset[int]:
+    try:
+        return frozenset(int(text) for text in properties.get(key, "").split(",") if text.strip())
+    except ValueError as error:
+        raise ConfigError(f"{key}: it is a list of request codes, such as 105,34") from error
+
+
+def _credentials(properties: Mapping[str, str], key: str, name: str, secret: str) -> Credentials | None:
+    text = properties.get(key, "").strip()
+    if not text:
+        return None
+    try:
+        value = lenient_json.loads(text.encode())
+        return Credentials(str(value[name]), str(value[secret]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f'{key}: write {{"{name}":"…","{secret}":"…"}}') from error

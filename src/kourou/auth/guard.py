@@ -1,0 +1,92 @@
+"""Guard: stands before the handlers of a server, and lets through what is signed and allowed.
+
+A request without a user, with a wrong signature or of a user who may not do this is answered NO_PERMISSION,
+and nothing of it is done. Each request is checked by itself; what a user may do is decided once for the same
+resource, actions and address, until users or ACLs change.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Callable
+
+from kourou.auth.config import AuthConfig
+from kourou.auth.model import ALLOW, DISABLE, AccessError, User, subject_of
+from kourou.auth.rules import Need, needs_of
+from kourou.auth.tables import AccessTables
+from kourou.remoting.command import RemotingCommand
+from kourou.remoting.connection import Answer, Connection, Handler
+from kourou.remoting.signing import ACCESS_KEY, SIGNATURE, signature_of
+
+log = logging.getLogger(__name__)
+
+MAX_DECISIONS = 10_000
+
+
+class Guard:
+    """Checks requests. `cluster` says which cluster the server is of."""
+
+    def __init__(self, config: AuthConfig, tables: AccessTables, cluster: Callable[[], str]) -> None:
+        self._config = config
+        self._tables = tables
+        self._cluster = cluster
+        self._decisions: dict[tuple[str, Need, str], bool] = {}
+        self._changes = -1
+
+    def guard(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
+        """The handlers, with a check before each; as they are where nothing is to be checked."""
+        if not self._config.authentication_enabled:
+            return handlers
+        return {code: self._guarded(handler) for code, handler in handlers.items()}
+
+    def _guarded(self, handler: Handler) -> Handler:
+        def checked(connection: Connection, request: RemotingCommand) -> Answer:
+            self.check(request, connection.peer)
+            return handler(connection, request)
+
+        return checked
+
+    def check(self, request: RemotingCommand, peer: str) -> None:
+        """AccessError unless a request may be served."""
+        user: User | None = None
+        if request.code not in self._config.authentication_whitelist:
+            user = self._authenticate(request, peer)
+        if not self._config.authorization_enabled or request.code in self._config.authorization_whitelist:
+            return
+        if user is None:
+            raise AccessError("a request that is served without a user is not allowed anything: name one")
+        if not self._tables.is_super(user.name):
+            self._authorize(user, request, peer.rpartition(":")[0].strip("[]"))
+
+    def _authenticate(self, request: RemotingCommand, peer: str) -> User:
+        fields = request.ext_fields
+        name = fields.get(ACCESS_KEY)
+        if not name:
+            raise AccessError("username cannot be null: this server wants requests that are signed")
+        user = self._tables.users.get(name)
+        given = fields.get(SIGNATURE)
+        # The same work for a user who is not there, so that time does not tell who is.
+        wanted = signature_of(fields, request.body, user.password if user is not None else "")
+        if user is None or given is None or not hmac.compare_digest(wanted.encode(), given.encode()):
+            log.warning("request %d of %s from %s has a wrong signature", request.code, name, peer)
+            raise AccessError("check signature failed.")
+        if user.status == DISABLE:
+            raise AccessError(f"User:{name} is disabled.")
+        return user
+
+    def _authorize(self, user: User, request: RemotingCommand, source_ip: str) -> None:
+        if self._changes != self._tables.changes or len(self._decisions) > MAX_DECISIONS:
+            self._decisions.clear()
+            self._changes = self._tables.changes
+        for need in needs_of(request, self._cluster()):
+            key = user.name, need, source_ip
+            allowed = self._decisions.get(key)
+            if allowed is None:
+                acl = self._tables.acls.get(subject_of(user.name))
+                decision = None if acl is None else acl.decide(need.resource, need.actions, source_ip)
+                allowed = self._decisions[key] = decision == ALLOW
+            if not allowed:
+                text = f"{subject_of(user.name)} has no permission to access {need.resource} from {source_ip}"
+                log.info("%s (%s for request %d)", text, "/".join(need.actions), request.code)
+                raise AccessError(f"{text}: one of {', '.join(need.actions)} must be allowed")
