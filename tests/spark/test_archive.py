@@ -6,13 +6,16 @@ import json
 
 import pytest
 
+from kourou.errors import StoreLockedError
 from kourou.spark.channel import close_channels
-from kourou.spark.jobs import archive as archive_module
+from kourou.spark.jobs import archive_place
 from kourou.spark.jobs.archive import archive
 from kourou.spark.jobs.inputs import Input, read_archive
 from kourou.spark.schema import ALL_COLUMNS
+from kourou.store.disk import OsDisk
 from kourou.testing import Cluster
 from support.spark import bodies_of, send
+from support.store import message, open_store, put, small_config
 
 
 def sorted_rows(frame):
@@ -57,6 +60,46 @@ def test_a_second_run_takes_only_what_is_new(spark, cluster, tmp_path):
     assert bodies_of(read_archive(spark, str(tmp_path / "a"))) == expected
 
 
+def test_each_choice_of_topics_goes_on_where_it_was(spark, tmp_path):
+    """A second run with other topics does not miss what lay before the end of the first, nor repeat it."""
+    config = small_config(tmp_path)
+    store = config.store_path_root_dir
+    archived = tmp_path / "archive"
+
+    def run(*topics):
+        return archive(spark, store, archived, topics=topics or None, compact=False).by_topic
+
+    def fill(number):
+        with open_store(config) as opened:
+            put(opened, *(message(topic, 0, b"%s %d" % (topic.encode(), number)) for topic in "abc"))
+
+    fill(0)
+    assert run("a") == {"a": 1}
+    fill(1)
+    assert run("a", "b") == {"a": 1, "b": 2}
+    assert run("b") == {}
+    fill(2)
+    assert run() == {"a": 1, "b": 1, "c": 3}
+    assert run("c") == run("a", "c") == run() == {}
+    fill(3)
+    assert run("c") == {"c": 1}
+    assert run() == {"a": 1, "b": 1}
+    assert bodies_of(read_archive(spark, str(archived))) == [
+        b"%c %d" % (t, n) for t in b"abc" for n in range(4)
+    ]
+
+
+def test_one_run_at_a_time(spark, golden_store, tmp_path):
+    lock = OsDisk()
+    (tmp_path / "archive" / "_kourou").mkdir(parents=True)
+    held = lock.lock(str(tmp_path / "archive" / "_kourou" / "lock"))
+    try:
+        with pytest.raises(StoreLockedError):
+            archive(spark, str(golden_store("plain").path), tmp_path / "archive")
+    finally:
+        held.release()
+
+
 @pytest.mark.parametrize("step", range(6))
 def test_a_run_that_is_interrupted_is_finished_by_the_next(spark, golden_store, tmp_path, monkeypatch, step):
     store = golden_store("plain")
@@ -70,8 +113,8 @@ def test_a_run_that_is_interrupted_is_finished_by_the_next(spark, golden_store, 
 
         return call
 
-    monkeypatch.setattr(archive_module.os, "replace", failing(archive_module.os.replace))
-    monkeypatch.setattr(archive_module, "write_atomically", failing(archive_module.write_atomically))
+    monkeypatch.setattr(archive_place.os, "replace", failing(archive_place.os.replace))
+    monkeypatch.setattr(archive_place, "write_atomically", failing(archive_place.write_atomically))
     with pytest.raises(KeyboardInterrupt):
         archive(spark, str(store.path), tmp_path / "archive")
     monkeypatch.undo()

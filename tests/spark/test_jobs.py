@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import os
+import subprocess
+import sys
+import threading
 import time
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -15,11 +19,12 @@ from kourou.remoting.codes import RequestCode
 from kourou.remoting.headers import UpdateConsumerOffset
 from kourou.spark.channel import close_channels
 from kourou.spark.jobs.audit import audit
+from kourou.spark.jobs.inputs import Input
 from kourou.spark.jobs.lag import lag
-from kourou.spark.jobs.rebuild import rebuild
+from kourou.spark.jobs.progress import TaskWatch
 from kourou.spark.jobs.replay import replay
+from kourou.sync import Consumer, ReconsumeLater
 from kourou.testing import Cluster
-from support.golden import GOLDEN_STORES, unpack
 from support.spark import bodies_of, send
 
 names = (f"job{number}" for number in itertools.count())
@@ -104,6 +109,78 @@ def test_archive_by_the_command(spark, golden_store, tmp_path):
     assert json.loads(lines) == {"n": count}
 
 
+def test_archive_as_a_table_by_the_command(spark, cluster, topic, tmp_path):
+    send(cluster, topic, [b'{"price": %d}' % number for number in range(5)])
+    arguments = ["archive", cluster.namesrv, tmp_path / "lake", "-t", topic, "--format", "delta"]
+    assert "5 messages" in run(*arguments, "--json-columns", "--drop-body")
+    query = "SELECT sum(price) AS total, count(body) AS bodies FROM messages"
+    assert json.loads(run("sql", query, tmp_path / "lake", "--json")) == {"total": 10, "bodies": 0}
+    assert "it is one of parquet, delta, iceberg" in run(*arguments[:-1], "csv", code=2)
+
+
+def test_options_that_a_source_does_not_know_are_refused(spark, golden_store, tmp_path):
+    store = golden_store("plain").path
+    for verb in (["sql", "SELECT count(*) FROM messages", store], ["archive", store, tmp_path / "archive"]):
+        out = run(*verb, "-o", "brokerNames=a", code=2)
+        assert "option brokerNames: it is not known; did you mean brokerName?" in out
+        assert "option topic" in run(*verb, "-o", "topic=GoldenAlpha", code=2)
+    run("archive", store, tmp_path / "archive", "-o", "brokername=known-by-any-case")
+    query = "SELECT DISTINCT brokerName AS name FROM messages"
+    assert json.loads(run("sql", query, tmp_path / "archive", "--json")) == {"name": "known-by-any-case"}
+    assert "option brokerName" in run("sql", query, tmp_path / "archive", "-o", "brokerName=a", code=2)
+
+
+# Progress
+
+
+def test_tasks_are_counted_while_they_run(spark):
+    watch = TaskWatch(spark)
+    assert watch.look() == (0, 0)
+    seen: list[tuple[int, int]] = []
+    ended = threading.Event()
+
+    def follow():
+        while not ended.wait(0.05):
+            seen.append(watch.look())
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        spark.sparkContext.parallelize(range(6), 6).map(lambda _: time.sleep(0.3)).collect()
+    finally:
+        ended.set()
+        thread.join()
+
+    assert {tasks for _, tasks in seen} <= {0, 6}
+    assert sorted(seen) == seen
+    assert any(0 < done < 6 for done, _ in seen)
+    assert watch.look() == (6, 6)
+
+
+@pytest.mark.slow
+def test_a_terminal_gets_a_bar_and_a_file_none(golden_store, tmp_path):
+    store = golden_store("plain").path
+    command = [sys.executable, "-m", "kourou", "spark", "archive", str(store)]
+    ours, theirs = os.openpty()
+    with subprocess.Popen(
+        [*command, str(tmp_path / "a")], stdout=subprocess.PIPE, stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the other end is closed
+            while data := os.read(ours, 65536):
+                shown += data
+        assert process.stdout is not None
+        out = process.stdout.read()
+    os.close(ours)
+
+    assert process.returncode == 0
+    assert b"tasks" in shown
+    assert b"tasks" not in out
+    assert b"messages of" in out
+
+
 # audit
 
 
@@ -161,31 +238,14 @@ def test_an_audit_of_a_topic_names_repeats_and_keys(spark, cluster, topic):
 # rebuild
 
 
-def test_queues_and_index_are_rebuilt_byte_for_byte(spark, tmp_path):
-    from kourou.store.offline.directory import StoreDirectory
-    from kourou.store.offline.rebuild import rebuild_into
+def test_rebuild_by_the_command(spark, golden_store, tmp_path):
+    store = golden_store("crash_torn")
+    out = run("rebuild", store.path, "--out", tmp_path / "out")
 
-    stores = [name for name in GOLDEN_STORES if name in ("plain", "batch", "lmq", "batchcq", "delay_after")]
-    paths = [str(unpack(name, tmp_path).path) for name in stores]
-    reports = rebuild(spark, paths, str(tmp_path / "spark"))
-
-    assert [report["path"] for report in reports] == [str(tmp_path / "spark" / name) for name in stores]
-    for name, path in zip(stores, paths):
-        with StoreDirectory.open(path) as store:
-            rebuild_into(store, str(tmp_path / "plain" / name))
-        assert files(tmp_path / "spark" / name) == files(tmp_path / "plain" / name)
-        own, built = files(Path(path)), files(tmp_path / "spark" / name)
-        queues = [file for file in own if file.startswith(("consumequeue/", "batchconsumequeue/"))]
-        assert queues
-        assert {file: own[file] for file in queues if file in built} == {
-            file: built[file] for file in queues if file in built
-        }
-
-
-def files(root):
-    # An index file is named by the time at which it was made.
-    found = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    return {("index/" if name.startswith("index/") else name): data for name, data in sorted(found.items())}
+    assert f"from {len(store.expected['commitlog']['records'])} records" in out
+    assert "with a torn tail" in out
+    assert (tmp_path / "out" / "crash_torn" / "consumequeue").is_dir()
+    assert "not empty" in run("rebuild", store.path, "--out", tmp_path / "out", code=2)
 
 
 # replay
@@ -237,6 +297,40 @@ def test_dead_letters_go_back_to_their_topic(spark, cluster, topic, golden_store
     }
 
 
+def test_a_message_that_a_consumer_failed_on_comes_back(spark, cluster, topic):
+    """It fails, is tried again, ends as a dead letter, and a replay brings it to its topic: all for real."""
+    group = f"group-{topic}"
+    send(cluster, topic, [b"bad", b"good"], properties=lambda n: {"TAGS": "paid", "KEYS": f"k{n}"})
+    consumer = Consumer(
+        cluster.namesrv, group=group, subscribe=topic, consume_from="first", max_reconsume_times=1
+    )
+
+    @consumer.handler
+    def handle(message):
+        if message.body == b"bad":
+            raise ReconsumeLater(delay_level=1)
+
+    dead = Input.parse(cluster.namesrv, {"pattern": "%DLQ%.*"})
+    with consumer:
+        deadline = time.monotonic() + 60
+        while dead.frame(spark, columns=["body"]).where(f"topic = '%DLQ%{group}'").count() == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.3)
+
+    before = read(spark, cluster, topic).count()
+    arguments = ["replay", cluster.namesrv, "--dlq", group, "--to", cluster.namesrv]
+    assert "1 message would be sent" in run(*arguments, "--dry-run")
+    assert read(spark, cluster, topic).count() == before
+    out = run(*arguments)
+
+    assert "1 message sent" in out
+    assert topic in out
+    rows = read(spark, cluster, topic).where("body = cast('bad' AS binary)").collect()
+    assert len(rows) == 2
+    assert {(row.tags, tuple(row.keys)) for row in rows} == {("paid", ("k0",))}
+    assert read(spark, cluster, topic).count() == before + 1
+
+
 # lag and stats
 
 
@@ -272,8 +366,5 @@ def test_stats_count_by_time(spark, cluster, topic):
 
 
 def test_help_does_not_load_spark():
-    import subprocess
-    import sys
-
     program = "import sys; from kourou.cli import app; assert 'pyspark' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

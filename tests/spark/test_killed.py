@@ -1,10 +1,14 @@
-"""Drivers that are killed at any moment: nothing is lost, and exactly once is exactly once.
+"""Drivers, executors and Python workers that are killed at any moment: nothing is lost, offsets never skip,
+and exactly once is exactly once.
 
-KOUROU_KILL_ROUNDS sets how often (3 by default: each is a start of Spark).
+The query runs on a driver with two executors in processes of their own. KOUROU_KILL_ROUNDS sets how often
+something is killed (3 by default, one of each kind), KOUROU_KILL_SEED repeats a run.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import random
 import signal
@@ -12,8 +16,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
+from queue import Queue
 
+import pyspark
 import pytest
 
 from kourou.spark.channel import close_channels
@@ -22,19 +29,25 @@ from support.spark import send
 
 ROUNDS = int(os.environ.get("KOUROU_KILL_ROUNDS", "3"))
 SEED = int(os.environ.get("KOUROU_KILL_SEED", random.randrange(1 << 30)))
-START_TIMEOUT_S = 90
-END_TIMEOUT_S = 240
-STEP_TIMEOUT_S = 30
+START_TIMEOUT_S = 180
+END_TIMEOUT_S = 300
+STEP_TIMEOUT_S = 120
+MESSAGES = 150  # for each round
+VICTIMS = ("executor", "python worker", "driver", "python worker", "executor")  # in turn
+
+# A machine that is very busy kills drivers, too: Spark gives a Python process ten seconds to start.
+TOO_BUSY = "Python worker failed to connect back"
 
 pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import sys
 from pathlib import Path
+from queue import Queue
 from support.spark import local_spark
 
-namesrv, directory, delivery, trigger = sys.argv[1:]
-with local_spark(Path(directory)) as spark:
+namesrv, directory, delivery, trigger, master = sys.argv[1:]
+with local_spark(Path(directory), master) as spark:
     frame = (
         spark.readStream.format("rocketmq").option("namesrv", namesrv).option("topic", "in")
         .option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "100").load()
@@ -50,67 +63,196 @@ with local_spark(Path(directory)) as spark:
 """
 
 
-def start(cluster, directory, delivery, trigger):
-    tests = Path(__file__).resolve().parent.parent
-    environment = {**os.environ, "PYTHONPATH": f"{tests}:{os.environ.get('PYTHONPATH', '')}"}
-    with open(directory / "log", "ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, cluster.namesrv, str(directory), delivery, trigger],
-            stdout=subprocess.PIPE, stderr=log, env=environment, start_new_session=True,
-        )  # fmt: skip
+class Driver:
+    """A driver in a process of its own, with what it starts."""
+
+    def __init__(self, cluster, directory, delivery, trigger="on", master="local-cluster[2,1,1024]"):
+        tests = Path(__file__).resolve().parent.parent
+        self._log = directory / "log"
+        environment = {
+            **os.environ, "PYTHONPATH": f"{tests}:{os.environ.get('PYTHONPATH', '')}",
+            "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(spark_home(directory)),
+        }  # fmt: skip
+        arguments = [cluster.namesrv, str(directory), delivery, trigger, master]
+        with open(self._log, "ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, *arguments],
+                stdout=subprocess.PIPE, stderr=log, env=environment, start_new_session=True,
+            )  # fmt: skip
+
+        assert self.process.stdout is not None
+        self._out = self.process.stdout
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+
+    def wait_until_it_runs(self):
+        lines: Queue[bytes] = Queue()
+        threading.Thread(target=lambda: lines.put(self._out.readline()), daemon=True).start()
+        assert lines.get(timeout=START_TIMEOUT_S) == b"running\n", self.log
+
+    @property
+    def log(self):
+        return self._log.read_text(errors="replace")[-3000:]
+
+    @property
+    def is_alive(self):
+        return self.process.poll() is None
+
+    def executors(self):
+        return [pid for pid, (_, command) in self._processes().items() if "ExecutorBackend" in command]
+
+    def python_workers(self):
+        """The Python processes of executors: daemons, and the workers that these forked."""
+        processes, executors = self._processes(), set(self.executors())
+        daemons = [
+            pid for pid, (parent, _) in processes.items() if parent in executors and self._is_python(pid)
+        ]
+        return daemons + [pid for pid, (parent, _) in processes.items() if parent in daemons]
+
+    def _is_python(self, pid):
+        return "daemon" in self._processes().get(pid, (0, ""))[1]
+
+    def _processes(self):
+        """All processes of this driver's session: pid to parent and command line."""
+        found = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                fields = (path / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == self.process.pid:
+                    found[int(path.name)] = int(fields[1]), (path / "cmdline").read_text()
+            except (OSError, IndexError):  # it is gone
+                continue
+        return found
+
+    def kill(self):
+        """Kill everything, as a machine does that goes down."""
+        for pid in self._processes():
+            kill(pid)
+        self.process.wait()
+        self._out.close()
 
 
-def wait_for_steps(directory, count, process):
-    """Wait until the query has done some more steps: a batch planned, decided, shown, committed."""
+def spark_home(directory):
+    """Spark as it is installed, but for the files of executors, which go to this directory."""
+    home = directory / "spark"
+    if not home.exists():
+        home.mkdir()
+        for path in Path(pyspark.__file__).parent.iterdir():
+            (home / path.name).symlink_to(path)
+    return home
 
-    def steps():
-        folders = ("offsets", "rocketmq", "commits")
-        return sum(len(list((directory / "checkpoint" / folder).glob("[0-9]*"))) for folder in folders)
 
-    deadline, before = time.monotonic() + STEP_TIMEOUT_S, steps()
-    while steps() < before + count and time.monotonic() < deadline and process.poll() is None:
+def kill(pid):
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def steps(directory):
+    """How many steps the query has done: a batch planned, decided, committed."""
+    folders = (directory / "checkpoint" / name for name in ("offsets", "rocketmq", "commits"))
+    return sum(
+        max((int(path.name) for path in folder.glob("[0-9]*") if path.name.isdecimal()), default=-1)
+        for folder in folders
+    )
+
+
+def wait_for_steps(directory, goal, driver):
+    deadline = time.monotonic() + STEP_TIMEOUT_S
+    while steps(directory) < goal and time.monotonic() < deadline and driver.is_alive:
         time.sleep(0.01)
 
 
-def kill(process):
-    os.killpg(process.pid, signal.SIGKILL)  # the JVM is in the same group
-    process.wait()
-    process.stdout.close()
+def kill_one(driver, victim, chance):
+    """Kill one process of a kind; whether there was one."""
+    if victim == "driver":
+        driver.kill()
+        return True
+    deadline = time.monotonic() + STEP_TIMEOUT_S
+    while time.monotonic() < deadline:
+        found = driver.executors() if victim == "executor" else driver.python_workers()
+        if found and kill(chance.choice(sorted(found))):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def offsets_of_batches(directory):
+    """The offsets at which the micro-batches of a checkpoint end, as {queue: offset}, in order."""
+    folder = directory / "checkpoint" / "offsets"
+    for number in sorted(int(path.name) for path in folder.glob("[0-9]*")):
+        brokers = json.loads((folder / str(number)).read_text().splitlines()[2])["in"]
+        yield {(name, queue): at for name, queues in brokers.items() for queue, at in queues.items()}
+
+
+def started(cluster, directory, delivery):
+    driver = Driver(cluster, directory, delivery)
+    try:
+        driver.wait_until_it_runs()
+    except BaseException:
+        driver.kill()
+        raise
+    return driver
+
+
+def run_rounds(cluster, directory, delivery, rounds, chance):
+    """Kill something in each round; how many messages were sent, and who was killed how often."""
+    sent = 0
+    killed: Counter[str] = Counter()
+    driver = None
+    try:
+        for number in range(rounds):
+            goal = steps(directory) + chance.randrange(4)
+            send(cluster, "in", (b"m %06d" % n for n in range(sent, sent + MESSAGES)), queues=2)
+            sent += MESSAGES
+            victim = VICTIMS[number % len(VICTIMS)]
+            driver = driver or started(cluster, directory, delivery)
+            wait_for_steps(directory, goal, driver)
+            time.sleep(chance.uniform(0.0, 0.3))
+            if not driver.is_alive:  # it goes on when executors and workers die
+                assert TOO_BUSY in driver.log, driver.log
+                killed[TOO_BUSY] += 1
+                driver.kill()
+                driver = started(cluster, directory, delivery)
+            assert kill_one(driver, victim, chance), victim
+            killed[victim] += 1
+            if victim == "driver":
+                driver = None
+    finally:
+        if driver is not None:
+            driver.kill()
+    return sent, killed
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
-def test_killed_drivers_lose_nothing(spark, tmp_path, delivery):
+def test_whatever_is_killed_nothing_is_lost(spark, tmp_path, delivery):
     chance = random.Random(SEED)
     with Cluster() as cluster:
         cluster.create_topic("in", queues=2)
         cluster.create_topic("out", queues=2)
-        sent = 0
-        for _ in range(ROUNDS if delivery == "exactly-once" else 1):
-            send(cluster, "in", (b"m %06d" % n for n in range(sent, sent + 150)), queues=2)
-            sent += 150
-            process = start(cluster, tmp_path, delivery, "on")
-            try:
-                watchdog = threading.Timer(START_TIMEOUT_S, process.kill)
-                watchdog.start()
-                assert process.stdout.readline() == b"running\n", (tmp_path / "log").read_text()[-2000:]
-                watchdog.cancel()
-                wait_for_steps(tmp_path, chance.randrange(4), process)
-                time.sleep(chance.uniform(0.0, 0.3))
-            finally:
-                kill(process)
-        last = start(cluster, tmp_path, delivery, "once")
-        try:
-            assert last.wait(END_TIMEOUT_S) == 0, (tmp_path / "log").read_text()[-3000:]
-        finally:
-            last.stdout.close()
+        rounds = ROUNDS if delivery == "exactly-once" else 3
+        sent, killed = run_rounds(cluster, tmp_path, delivery, rounds, chance)
+        with Driver(cluster, tmp_path, delivery, "once", "local[2]") as last:
+            assert last.process.wait(END_TIMEOUT_S) == 0, last.log
 
         frame = spark.read.format("rocketmq").option("namesrv", cluster.namesrv).option("topic", "out").load()
         rows = [(row.uniqKey, bytes(row.body)) for row in frame.select("uniqKey", "body").collect()]
 
     close_channels()
+    print(f"{delivery}: {rounds} rounds, killed {dict(killed)}, {sent} messages in, {len(rows)} out, {SEED=}")
     expected = [b"m %06d" % n for n in range(sent)]
     if delivery == "exactly-once":
         assert sorted(body for _, body in rows) == expected, f"KOUROU_KILL_SEED={SEED}"
     else:
         assert sorted({body for _, body in rows}) == expected, f"KOUROU_KILL_SEED={SEED}"
         assert len(set(rows)) == sent  # a repeat has the id of the first
+    ends = list(offsets_of_batches(tmp_path))
+    for before, after in itertools.pairwise(ends):
+        assert all(before[queue] <= after[queue] for queue in before)
+    assert sum(ends[-1].values()) == sent

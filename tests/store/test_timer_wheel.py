@@ -36,9 +36,14 @@ def records(timers: TimerStore, due_s: int) -> list[int]:
     return [unit.physical_offset for unit in timers.units(START_MS + due_s * 1000)]
 
 
-def reopened(config: MessageStoreConfig, checkpoint: TimerCheckpoint = BEGIN) -> TimerStore:
+def closed(timers: TimerStore, checkpoint: TimerCheckpoint = BEGIN) -> None:
+    """Close it with a checkpoint that speaks of all there is."""
+    timers.flush(checkpoint._replace(last_timer_log_flush_position=timers.log.files.max_wrote), 0)
+    timers.close()
+
+
+def reopened(config: MessageStoreConfig) -> TimerStore:
     timers = TimerStore(OsDisk(), config)
-    timers.flush(checkpoint, 0)
     timers.recover()
     return timers
 
@@ -100,7 +105,7 @@ def test_a_file_of_the_log_that_is_full_ends_as_javas(config: MessageStoreConfig
 def test_all_is_found_again(config: MessageStoreConfig) -> None:
     timers = TimerStore(OsDisk(), config)
     enter(timers, *range(3, 13))
-    timers.close()
+    closed(timers)
 
     timers = reopened(config)
     enter(timers, 3, first=20)
@@ -109,7 +114,9 @@ def test_all_is_found_again(config: MessageStoreConfig) -> None:
     assert [records(timers, due) for due in range(4, 13)] == [[due - 3] for due in range(4, 13)]
 
 
-def test_what_the_checkpoint_does_not_speak_of_is_known_as_entered(config: MessageStoreConfig) -> None:
+def test_what_the_checkpoint_does_not_speak_of_is_cut_off_to_be_entered_again(
+    config: MessageStoreConfig,
+) -> None:
     timers = TimerStore(OsDisk(), config)
     enter(timers, *range(3, 13))
     timers.close()
@@ -117,17 +124,21 @@ def test_what_the_checkpoint_does_not_speak_of_is_known_as_entered(config: Messa
     timers = TimerStore(OsDisk(), config)
     timers.flush(BEGIN._replace(last_timer_log_flush_position=LOG_FILE + 52), 0)
 
-    assert timers.recover().entered == {5, 6, 7, 8, 9}
+    found = timers.recover()
+    assert (found.end, found.last_physical_offset, found.has_lost) == (LOG_FILE + 52, 4, True)
+    assert [records(timers, due) for due in range(3, 13)] == [[0], [1], [2], [3], [4], [], [], [], [], []]
+    enter(timers, 8, 8, first=5)
+    assert records(timers, 8) == [6, 5]
 
 
 def test_slots_that_a_crash_lost_are_made_from_the_log(config: MessageStoreConfig) -> None:
     timers = TimerStore(OsDisk(), config)
     enter(timers, *range(1, 11))
     enter(timers, 8, magic=PLAIN | DELETE, first=30)
-    timers.close()
+    closed(timers, BEGIN._replace(last_read_time_ms=START_MS + 4000))
     crash(config, keep_wheel=False)
 
-    timers = reopened(config, BEGIN._replace(last_read_time_ms=START_MS + 4000))
+    timers = reopened(config)
 
     assert [records(timers, due) for due in range(1, 11)] == [
         [], [], [], [3], [4], [5], [6], [30, 7], [8], [9]
@@ -138,7 +149,7 @@ def test_slots_that_a_crash_lost_are_made_from_the_log(config: MessageStoreConfi
 def test_slots_that_lead_beyond_the_log_end_where_it_ends(config: MessageStoreConfig) -> None:
     timers = TimerStore(OsDisk(), config)
     enter(timers, 5, 6, 5, 7, 5, 8)
-    timers.close()
+    closed(timers)
     crash(config, log_end=3 * 52 + 20)
 
     timers = reopened(config)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -186,10 +186,19 @@ def run_interop(
 
 def mqadmin(directory: Path, *verbs: list[str]) -> list[str]:
     """What Java's mqadmin prints for each of the verbs, one after the other in one process."""
+    return _mqadmin(directory, list(verbs), len(verbs))
+
+
+def mqadmin_at_once(directory: Path, *batches: list[list[str]]) -> list[str]:
+    """What Java's mqadmin prints for each of the verbs: batch after batch, those of a batch at once."""
+    return _mqadmin(directory, list(batches), sum(map(len, batches)))
+
+
+def _mqadmin(directory: Path, lines: Sequence[object], count: int) -> list[str]:
     done = subprocess.run(
         [RUN, "Mqadmin"],
         cwd=directory,  # some verbs write files where they are
-        input="".join(json.dumps(verb) + "\n" for verb in verbs),
+        input="".join(json.dumps(line) + "\n" for line in lines),
         capture_output=True,
         encoding="utf-8",
         errors="replace",
@@ -198,7 +207,7 @@ def mqadmin(directory: Path, *verbs: list[str]) -> list[str]:
         check=False,
     )
     answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert len(answers) == len(verbs), done.stdout + done.stderr
+    assert len(answers) == count, done.stdout + done.stderr
     for answer in answers:
         assert answer.get("failure") is None, answer
     return [answer["output"] for answer in answers]

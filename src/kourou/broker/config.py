@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from kourou.auth.config import KEYS as AUTH_KEYS
+from kourou.auth.config import SECRETS, STARS
 from kourou.clock import SystemClock
 from kourou.errors import ConfigError
 from kourou.java_config import convert_known, java_keys, to_properties
@@ -24,9 +27,12 @@ from kourou.store import BrokerRole, MessageStoreConfig
 
 DEFAULT_PORT = 10911
 MASTER_ID = 0
+_BLANKS = (" ", "\t", "\f")
 
 _HIDDEN = ("brokerConfigPath",)
-_FORBIDDEN = frozenset({*_HIDDEN, "rocketmqHome", "configBlackList"})  # whatever the black list says
+_FORBIDDEN = frozenset(
+    {*_HIDDEN, "rocketmqHome", "configBlackList", *AUTH_KEYS}
+)  # whatever the black list says
 
 # What a store that is open, and sockets that listen, cannot take another value of
 _AT_START_ONLY = (
@@ -192,11 +198,15 @@ class BrokerConfig:
         """Whether a key may not be changed from outside."""
         return key in _FORBIDDEN or key in self.config_black_list.split(";")
 
-    def to_text(self) -> str:
-        """All keys and values, a line each, in the order of the keys."""
+    def to_text(self, *, with_secrets: bool = False) -> str:
+        """All keys and values, a line each, in the order of the keys; secrets are for its own file only."""
         values = {**self.others, **to_properties(self.store), **to_properties(self)}
+        if not with_secrets:
+            values.update(dict.fromkeys(SECRETS & values.keys(), STARS))
         return "".join(
-            f"{key}={_escape(value)}\n" for key, value in sorted(values.items()) if key not in _HIDDEN
+            f"{_escape_key(key)}={_escape(value)}\n"
+            for key, value in sorted(values.items())
+            if key not in _HIDDEN
         )
 
     @property
@@ -217,4 +227,11 @@ class BrokerConfig:
 
 def _escape(value: str) -> str:
     """A value on its line: what is read back is what was written."""
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return f"\\{escaped}" if escaped[:1] in _BLANKS else escaped
+
+
+def _escape_key(key: str) -> str:
+    """The same for a key, which a blank or a sign of assignment would end."""
+    escaped = re.sub(r"[ =:#!\\]", r"\\\g<0>", key)
+    return escaped.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t").replace("\f", "\\f")

@@ -15,6 +15,7 @@ disk, first log and wheel, then the checkpoint that speaks of them.
 from __future__ import annotations
 
 import asyncio
+import errno
 import heapq
 import logging
 import random
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from kourou.broker.names import TIMER_TOPIC
+from kourou.broker.schedule import LOOK_S
 from kourou.broker.state_file import StateFile
 from kourou.broker.timer_deliveries import DeliveredBefore
 from kourou.broker.timer_metrics import TimerMetrics
@@ -37,6 +39,7 @@ from kourou.store.consume_queue import QueueEntry
 from kourou.store.put import InnerMessage
 from kourou.store.status import PutMessageResult, PutMessageStatus
 from kourou.store.timer_files import DELETE, PLAIN, ROLL, SLOTS, TimerCheckpoint
+from kourou.store.timer_log import TimerRecovery
 from kourou.store.timer_store import TimerStore
 
 if TYPE_CHECKING:
@@ -119,8 +122,7 @@ class TimerService:
             self.abandon()
             raise
         self._entered = found.entered
-        lost = found.end < checkpoint.last_timer_log_flush_position
-        self.queue_offset = self._find_queue_offset(found.last_physical_offset if lost else -1)
+        self.queue_offset = self._find_queue_offset(found)
         # Without a checkpoint it is not known what was delivered: all that the wheel can reach back to.
         read_ms = checkpoint.last_read_time_ms or now_ms - self._reach_ms + BLANK_SLOTS * self.precision_ms
         self._due = files.wheel.times_from(read_ms)  # in order, so it is a heap
@@ -141,14 +143,14 @@ class TimerService:
             self._before = DeliveredBefore(store, min(times))
             self._before_until = now_ms, end
 
-    def _find_queue_offset(self, last_physical_offset: int) -> int:
+    def _find_queue_offset(self, found: TimerRecovery) -> int:
         """Where to go on with the queue: where the checkpoint says, or behind the last unit if the timer log
-        lost some that the checkpoint knew of."""
+        lost some that the checkpoint may speak of."""
         checkpoint = self.checkpoint
         offset = min(checkpoint.last_timer_queue_offset, checkpoint.master_timer_queue_offset)
-        last = self._read(last_physical_offset) if last_physical_offset >= 0 else None
-        if last is not None:
-            offset = min(offset, last.queue_offset + 1)
+        if found.has_lost:
+            last = self._read(found.last_physical_offset) if found.last_physical_offset >= 0 else None
+            offset = 0 if last is None else min(offset, last.queue_offset + 1)
         queue = self._broker.store.queues.get(TIMER_TOPIC, 0)
         if queue is None:
             return 0
@@ -513,7 +515,8 @@ class TimerService:
             if self._timer is not None and self._timer_ms <= end_ms:
                 return
             self._timer_ms = end_ms
-            wait_s = max(end_ms - self._broker.clock.now_ms(), 0) / 1000
+            # The clock is looked at now and then: it may be set, or the machine may sleep.
+            wait_s = min(max(end_ms - self._broker.clock.now_ms(), 0) / 1000, LOOK_S)
         elif self._timer is not None and self._slot is not None:
             return  # it waits, or comes in the next turn
         else:
@@ -571,11 +574,12 @@ class TimerService:
             self._cleaned_ms = now_ms
             self.metrics.keep(self._broker.topics.topics)
         write_metrics = self._metrics_file.pending()
-        min_offset = store.commit_log.min_offset
+        min_offset, end = store.commit_log.min_offset, store.commit_log.max_offset
 
         def work() -> None:
-            if has_delivered:
-                store.flusher.flush()  # the checkpoint says that it was delivered: so it must not be lost
+            # The checkpoint says what was delivered: so that must not be lost.
+            if store.flusher.failed or (has_delivered and store.flusher.flush() < end):
+                raise OSError(errno.EIO, "the checkpoint is not saved: the log cannot be brought to the disk")
             files.flush(checkpoint, min_offset)
             if write_metrics is not None:
                 write_metrics()
@@ -583,7 +587,7 @@ class TimerService:
         return work
 
     def take_checkpoint(self) -> TimerCheckpoint:
-        """How far everything is now, in log and wheel if not on the disk."""
+        """How far everything is now: log and wheel are brought to the disk before this is."""
         before = self.checkpoint
         if self._files is None:
             return before
@@ -593,7 +597,7 @@ class TimerService:
         if self.delivers and (read_ms, offset) != (before.last_read_time_ms, before.last_timer_queue_offset):
             counter, timestamp = counter + 1, self._broker.clock.now_ms()
         self.checkpoint = TimerCheckpoint(
-            read_ms, self._files.log.files.flushed_where, min(offset, master_offset), master_offset,
+            read_ms, self._files.log.files.max_wrote, min(offset, master_offset), master_offset,
             before.state_version, timestamp, counter,
         )  # fmt: skip
         return self.checkpoint

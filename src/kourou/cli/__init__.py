@@ -4,8 +4,8 @@ What lives here: arguments, help, tables, progress bars, exit codes. What does n
 is an API of the package that it belongs to. Those are imported by the verb that runs, so that help and
 completion are quick.
 
-Exit codes: 0 done, 1 done and something is wrong (`store check`), 2 not done (one line on standard error says
-why), 130 interrupted.
+Exit codes: 0 done, 1 done and something is wrong (`store check`) or a cluster refused (`admin`), 2 not done
+(one line on standard error says why), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,23 +15,33 @@ from typing import Annotated
 import typer
 
 import kourou
-from kourou.cli import broker, namesrv, spark, store, up
-from kourou.cli.errors import OneLineErrors
+from kourou.cli import admin, bench, broker, doctor, mqadmin, namesrv, send, spark, store, tail, up
+from kourou.cli.errors import OneLineErrors, RefusedCommand
 
 app = typer.Typer(
     name="kourou",
     help="RocketMQ in Python.",
     cls=OneLineErrors,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(admin.app)
+app.command(
+    "mqadmin",
+    cls=RefusedCommand,
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)(mqadmin.mqadmin)
 app.add_typer(store.app)
 app.add_typer(spark.app)
 app.command("namesrv")(namesrv.namesrv)
 app.command("broker")(broker.broker)
 app.command("up")(up.up)
+app.command("send", cls=RefusedCommand)(send.send)
+app.command("tail", cls=RefusedCommand)(tail.tail)
+app.command("bench", cls=RefusedCommand)(bench.bench)
+app.command("doctor", cls=RefusedCommand)(doctor.doctor)
 
 
 def _print_version(wanted: bool) -> None:

@@ -6,21 +6,24 @@ import errno
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from kourou.errors import KourouError
 
+EXIT_REFUSED = 1
 EXIT_FAILED = 2
 EXIT_INTERRUPTED = 130
 
 
-class OneLineErrors(TyperGroup):
-    """A group whose commands end with one line where they fail."""
+class _OneLine:
+    """What ends with one line where it fails, and with its exit code."""
+
+    exit_code = EXIT_FAILED
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
-            return super().invoke(ctx)
+            return super().invoke(ctx)  # type: ignore[misc]  # of the command that this is mixed with
         except KourouError as error:
             raise self._failed(str(error)) from error
         except OSError as error:
@@ -31,7 +34,22 @@ class OneLineErrors(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
 
-    @staticmethod
-    def _failed(message: str) -> typer.Exit:
+    def _failed(self, message: str) -> typer.Exit:
         typer.echo(f"kourou: {message}", err=True)
-        return typer.Exit(EXIT_FAILED)
+        return typer.Exit(self.exit_code)
+
+
+class OneLineErrors(_OneLine, TyperGroup):
+    """A group whose commands end with one line where they fail."""
+
+
+class RefusedGroup(_OneLine, TyperGroup):
+    """Commands that ask something of a cluster: what it refuses is exit code 1, a wrong usage 2."""
+
+    exit_code = EXIT_REFUSED
+
+
+class RefusedCommand(_OneLine, TyperCommand):
+    """One command that asks something of a cluster."""
+
+    exit_code = EXIT_REFUSED

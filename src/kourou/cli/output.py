@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 # Tables that do not go to a terminal are as wide as it takes to be read, not as some terminal is.
 _FILE_WIDTH = 180
+_TIMES = ("timestamp_ms", "last_update_ms", "last_consumed_ms")  # others in ms are durations
 _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -35,6 +37,69 @@ def print_json_lines(values: Iterable[Any]) -> None:
     for value in values:
         sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE))
     sys.stdout.buffer.flush()
+
+
+def as_plain(value: Any) -> Any:
+    """A value as JSON takes it: records become objects with keys in camel case, as RocketMQ writes them."""
+    if hasattr(value, "to_json"):
+        return as_plain(value.to_json())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            camel_case(item.name): as_plain(getattr(value, item.name)) for item in dataclasses.fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): as_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [as_plain(item) for item in value]
+    return value
+
+
+def camel_case(name: str) -> str:
+    """max_offset -> maxOffset; a time in milliseconds is a Timestamp, as in RocketMQ."""
+    if _is_time(name):
+        name = "timestamp" if name == "timestamp_ms" else name.removesuffix("_ms") + "_timestamp"
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def _is_time(name: str) -> bool:
+    return name in _TIMES
+
+
+def show(
+    rows: Iterable[Any],
+    columns: Mapping[str, str | Callable[[Any], object]],
+    *,
+    as_json: bool,
+    title: str | None = None,
+) -> None:
+    """Records as JSON, one object a line, or as a table. A column is an attribute, or made of the record;
+    those that are attributes are in the JSON too."""
+    if as_json:
+        print_json_lines(
+            as_plain(row)
+            | {
+                camel_case(name): as_plain(getattr(row, name))
+                for name in columns.values()
+                if isinstance(name, str)
+            }
+            for row in rows
+        )
+        return
+    if title is not None:
+        typer.echo(title)  # beside the table: it may be wider than that
+    print_table(list(columns), ([_cell(row, column) for column in columns.values()] for row in rows))
+
+
+def _cell(row: Any, column: str | Callable[[Any], object]) -> object:
+    if callable(column):
+        return column(row)
+    value = getattr(row, column)
+    if isinstance(value, float):
+        return f"{value:.2f}"
+    if _is_time(column):
+        return show_time(value)
+    return "" if value is None else value
 
 
 def console() -> Console:

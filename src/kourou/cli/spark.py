@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,6 +45,7 @@ Until = Annotated[str | None, typer.Option(help="Stored before; as --since.")]
 AsJsonLines = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 
 BAR_WIDTH = 60
+LOOK_INTERVAL_S = 0.2
 
 
 @app.command()
@@ -51,21 +53,38 @@ def archive(
     source: Source,
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="The archive's directory.")],
     topic: Topics = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            help="parquet, delta or iceberg; by default what the archive has, parquet for a new one."
+        ),
+    ] = None,
+    json_columns: Annotated[
+        bool, typer.Option("--json-columns", help="Fields of bodies that are JSON objects become columns.")
+    ] = False,
+    drop_body: Annotated[
+        bool, typer.Option("--drop-body", help="Leave out the bodies that became columns.")
+    ] = False,
     compact: Annotated[bool, typer.Option(help="Make one file of many small ones.")] = True,
     option: Given = None,
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Bring what is new in a store or a cluster into Parquet files, by topic and day.
+    """Bring what is new in a store or a cluster into Parquet files or a table, by topic and day.
 
     \b
     Example: every night
       kourou spark archive 127.0.0.1:9876 /data/archive
+    Example: a Delta table with a column for each field of the orders
+      kourou spark archive /data/store /data/orders -t orders --format delta --json-columns
     """
     from kourou.spark.jobs.archive import archive as run
 
-    with _spark(master, conf) as spark, _working("archive"):
-        report = run(spark, _input(source, option), target, topics=topic or None, compact=compact)
+    with _spark(master, conf) as spark, _working("archive", spark):
+        report = run(
+            spark, _input(source, option), target, topics=topic or None, format=format,
+            json_columns=json_columns, drop_body=drop_body, compact=compact,
+        )  # fmt: skip
     typer.echo(
         f"{report.target}: {count(report.rows, 'message')} of {count(len(report.by_topic), 'topic')} in"
         f" {count(report.files, 'file')} ({show_size(report.size_bytes)}), {report.compacted_files} made"
@@ -123,7 +142,7 @@ def audit(
     """
     from kourou.spark.jobs.audit import audit as run
 
-    with _spark(master, conf) as spark, _working("audit"):
+    with _spark(master, conf) as spark, _working("audit", spark):
         report = run(
             spark, _input(source, option), topics=topic or None, begin_ms=_time(since), end_ms=_time(until)
         )
@@ -148,10 +167,15 @@ def rebuild(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Make consume queues and index of store directories anew from their logs, many stores at once."""
+    """Make consume queues and index of store directories anew from their logs, many ranges of a log at once.
+
+    \b
+    Example: what a broker would have written
+      kourou spark rebuild /data/rocketmq/store --out /data/rebuilt
+    """
     from kourou.spark.jobs.rebuild import rebuild as run
 
-    with _spark(master, conf) as spark, _working("rebuild"):
+    with _spark(master, conf) as spark, _working("rebuild", spark):
         reports = run(
             spark,
             [str(path) for path in stores],
@@ -161,8 +185,11 @@ def rebuild(
     for report in reports:
         typer.echo(
             f"{report['path']}: {count(report['queues'], 'queue')} and"
-            f" {count(report['index_files'], 'index file')} from {count(report['records'], 'record')}"
+            f" {count(report['index_files'], 'index file')} from {count(report['records'], 'record')},"
+            f" {report['seconds']:.1f} s"
         )
+        for note in report["notes"]:
+            typer.echo(f"  {note}")
 
 
 @app.command()
@@ -192,7 +219,7 @@ def replay(
     """
     from kourou.spark.jobs.replay import replay as run
 
-    with _spark(master, conf) as spark, _working("replay"):
+    with _spark(master, conf) as spark, _working("replay", spark):
         report = run(
             spark, _input(source, option), namesrv, target, topics=topic or None, begin_ms=_time(since),
             end_ms=_time(until), where=where, transform=transform, dlq=dlq, per_second=rate, dry_run=dry_run,
@@ -322,15 +349,33 @@ def _time(text: str | None) -> int | None:
 
 
 @contextlib.contextmanager
-def _working(what: str) -> Iterator[None]:
-    """A sign of life on a terminal while Spark works."""
+def _working(what: str, spark: SparkSession) -> Iterator[None]:
+    """A bar on a terminal while Spark works: tasks done of all that are known yet."""
     if not sys.stderr.isatty():
         yield
         return
     from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    with Console(stderr=True).status(f"{what} …"):
-        yield
+    from kourou.spark.jobs.progress import TaskWatch
+
+    watch, ended = TaskWatch(spark), threading.Event()
+    text = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("tasks")
+    with Progress(*text, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(what, total=None)
+
+        def follow() -> None:
+            while not ended.wait(LOOK_INTERVAL_S):
+                done, tasks = watch.look()
+                progress.update(bar, completed=done, total=tasks or None)
+
+        thread = threading.Thread(target=follow, name="kourou-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
 
 def _plain(value: Any) -> Any:

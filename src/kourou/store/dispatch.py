@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+CRC_DIGITS = 10
+
 # Requests kept from the put until they may be dispatched; beyond, they are read from the log again.
 MAX_RECENT_REQUESTS = 100_000
 
@@ -200,7 +202,8 @@ def check_record(
 
 def _property_crc_fits(record: memoryview, properties: dict[str, str]) -> bool:
     digits = properties.get(names.CRC32, "")[::-1]
-    return digits.isdecimal() and crc32(record[:-PROPERTY_CRC_LENGTH]) & 0x7FFFFFFF == int(digits)
+    is_crc = len(digits) == CRC_DIGITS and digits.isdecimal()
+    return is_crc and crc32(record[:-PROPERTY_CRC_LENGTH]) & 0x7FFFFFFF == int(digits)
 
 
 class Dispatcher:

@@ -124,6 +124,8 @@ class IndexFile:
         self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset = header[:4]
         self.slots_used = header[4]
         self.count = max(header[5], 1)
+        if writable:  # a number beyond the file is damage: nothing fits in any more; tools see it as it is
+            self.count = min(self.count, max_entries)
         self._reserved = 0
         if begin_offset > 0:
             self.begin_offset = self.end_offset = begin_offset
@@ -269,7 +271,8 @@ class IndexFile:
         value = key_hash(text)
         found: list[int] = []
         (number,) = _SLOT.unpack_from(self._view, HEADER_SIZE + value % self.slot_count * SLOT_SIZE)
-        while 0 < number < self.count and len(found) < limit:
+        end_number = min(self.count, self.max_entries)
+        while 0 < number < end_number and len(found) < limit:
             entry = ENTRY.unpack_from(self._view, self._entries_at + number * ENTRY_SIZE)
             entry_hash, offset, seconds, previous = entry
             if seconds < 0:

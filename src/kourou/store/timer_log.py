@@ -105,8 +105,9 @@ class TimerRecovery(NamedTuple):
     """What is known of a timer log when it is opened."""
 
     end: int  # of the log
-    entered: set[int]  # physical offsets of records whose units the checkpoint does not speak of
+    entered: set[int]  # physical offsets of records with units, if the log lost some that were vouched for
     last_physical_offset: int  # of the last unit, -1 where there is none
+    has_lost: bool  # whether units are gone that the checkpoint may speak of: to be entered again
 
 
 def recover_timers(
@@ -115,13 +116,15 @@ def recover_timers(
     """Open the log, find its end and have the wheel know of every unit that is still to come.
 
     What the checkpoint vouches for is in the wheel; Java looks one file further back, and so do we. With
-    `rebuild`, or a wheel that is new, the whole log is read.
+    `rebuild`, or a wheel that is new, the whole log is read. Units behind that may be torn, and nothing in
+    them tells: they are cut off, and entered again from their queue.
     """
     files = timer_log.files
     files.load()
     vouched = checkpoint.last_timer_log_flush_position
     start = 0 if rebuild or wheel.is_new else vouched - files.file_size
-    end = _find_end(timer_log, start)
+    found_end = _find_end(timer_log, start)
+    end = min(found_end, vouched)
     files.set_where(end)
     last = files.last()
     if last is not None:
@@ -140,11 +143,11 @@ def recover_timers(
         wanted = (due_ms >= checkpoint.last_read_time_ms) & wheel.lacks(due_ms, positions)
         for at in np.flatnonzero(wanted).tolist():
             wheel.add(int(due_ms[at]), int(positions[at]), -1 if units["magic"][at] & DELETE else 1)
-        known = units["physical_offset"] if lost else units["physical_offset"][positions >= vouched]
-        entered.update(known.tolist())
+        if lost:
+            entered.update(units["physical_offset"].tolist())
         if len(units):
             last_physical_offset = int(units["physical_offset"][-1])
-    return TimerRecovery(end, entered, last_physical_offset)
+    return TimerRecovery(end, entered, last_physical_offset, lost or found_end > vouched)
 
 
 def _find_end(timer_log: TimerLog, start: int) -> int:

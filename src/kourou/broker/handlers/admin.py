@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from kourou.broker.config import BrokerConfig
+from kourou.broker.names import RETRY_PREFIX
 from kourou.broker.versions import next_version
 from kourou.errors import KourouError
 from kourou.files import write_atomically
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 
 ROUTE_TIMEOUT_S = 3.0
 LMQ_QUEUE_ID = 0
+PULL_MODE = "PULL"
+TIMER_ENGINE_TYPE, FILE_TIME_WHEEL = "E_T", "F"
 
 _writing = threading.Lock()  # one write of a configuration at a time; the last one has all changes
 
@@ -84,7 +87,7 @@ async def _configured(broker: Broker, request: RemotingCommand, registers: bool)
 
 def _write_config(config: BrokerConfig) -> None:
     with _writing:
-        write_atomically(config.broker_config_path, config.to_text().encode())
+        write_atomically(config.broker_config_path, config.to_text(with_secrets=True).encode())
 
 
 # Files
@@ -102,6 +105,49 @@ def delete_expired_log(broker: Broker, connection: Connection, request: Remoting
     log.info("%s has expired log files deleted", connection.peer)
     broker.store.retention.delete_now()
     return request.response()
+
+
+# What this broker has one way of
+
+
+def set_request_mode(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    """SET_MESSAGE_REQUEST_MODE: a group shall PULL a topic, as all do here; POP is refused."""
+    body = read_body(request.body, "SET_MESSAGE_REQUEST_MODE")
+    topic, group = read_text(body, "topic"), read_text(body, "consumerGroup")
+    if topic.startswith(RETRY_PREFIX):
+        return request.response(ResponseCode.NO_PERMISSION, remark="retry topic is not allowed to set mode")
+    if broker.topics.get(topic) is None:
+        return request.response(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist")
+    if broker.groups.find(group) is None:
+        remark = "subscription group does not exist"
+        return request.response(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
+    if read_text(body, "mode") != PULL_MODE:
+        remark = "this broker serves PULL only: POP is a mode that it does not have"
+        return request.response(ResponseCode.INVALID_PARAMETER, remark=remark)
+    return request.response()
+
+
+def switch_timer_engine(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    """SWITCH_TIMER_ENGINE: timers are on the time wheel (F), and cannot be anywhere else."""
+    if not broker.timers.enabled:
+        return request.response(ResponseCode.INVALID_PARAMETER, remark="broker timerWheelEnable is false")
+    if request.ext_fields.get(TIMER_ENGINE_TYPE) != FILE_TIME_WHEEL:
+        remark = "this broker has the engine F only, the time wheel in files"
+        return request.response(ResponseCode.INVALID_PARAMETER, remark=remark)
+    return request.response()
+
+
+def get_cold_data_info(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    """GET_COLD_DATA_FLOW_CTR_INFO: nobody is slowed down for reading what is not in memory."""
+    others = broker.config.others
+    body = {
+        "cgColdReadThreshold": int(others.get("cgColdReadThreshold", 3 * 1024 * 1024)),
+        "configTable": {},
+        "globalAcc": 0,
+        "globalColdReadThreshold": int(others.get("globalColdReadThreshold", 100 * 1024 * 1024)),
+        "runtimeTable": {},
+    }
+    return request.response(body=lenient_json.dumps(body))
 
 
 # Peers
@@ -201,6 +247,9 @@ HANDLERS = {
     RequestCode.UPDATE_BROKER_CONFIG: update_config,
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: clean_expired_queues,
     RequestCode.DELETE_EXPIRED_COMMITLOG: delete_expired_log,
+    RequestCode.SET_MESSAGE_REQUEST_MODE: set_request_mode,
+    RequestCode.SWITCH_TIMER_ENGINE: switch_timer_engine,
+    RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: get_cold_data_info,
     RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: min_broker_changed,
     RequestCode.QUERY_ASSIGNMENT: query_assignment,
 }

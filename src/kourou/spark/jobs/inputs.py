@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kourou.errors import ConfigError
+from kourou.spark.jobs import json_columns
+from kourou.spark.jobs.archive_place import STATE_DIRECTORY
+from kourou.spark.jobs.archive_write import read_file
+from kourou.spark.jobs.lake import open_place
+from kourou.spark.options import Options
 from kourou.spark.schema import ALL_COLUMNS, check_columns, ddl
 from kourou.spark.store_table import read_store
 
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["store", "cluster", "archive"]
 
-STATE_DIRECTORY = "_kourou"  # of an archive; Spark passes over names that begin so
+STORE_OPTIONS = ("brokerConf", "brokerName")
 _ADDRESSES = re.compile(r"[\w.\-\[\]:]+:\d+([;,][\w.\-\[\]:]+:\d+)*")
 
 
@@ -34,6 +39,14 @@ class Input:
     kind: Kind
     text: str
     options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse options that the source does not know; brokers refuse theirs themselves."""
+        if self.kind != "cluster":
+            known = STORE_OPTIONS if self.kind == "store" else ()
+            given = Options(self.options, known)
+            own = {name: text for name in known if (text := given.text(name)) is not None}
+            object.__setattr__(self, "options", own)
 
     @classmethod
     def parse(cls, text: str, options: Mapping[str, str] | None = None) -> Input:
@@ -71,6 +84,8 @@ class Input:
             )  # fmt: skip
         if self.kind == "archive":
             frame = read_archive(spark, self.text)
+            if columns is None:  # what bodies gave, too
+                names = tuple(name for name in frame.columns if name != "day")
             if topics is not None:
                 frame = frame.where(frame.topic.isin(list(topics)))
         else:
@@ -88,7 +103,21 @@ class Input:
 
 
 def read_archive(spark: SparkSession, path: str) -> DataFrame:
-    """What the job `archive` wrote, with the columns of every other road and the day."""
-    data = ", ".join(part for part in ddl().split(", ") if not part.startswith("topic "))
-    frame = spark.read.schema(f"{data}, topic string, day date").parquet(path)
-    return frame.select(*ALL_COLUMNS, "day")
+    """What the job `archive` wrote: the columns of every other road, the day, and those of JSON bodies."""
+    place = open_place(Path(path), None)
+    fields = place.fields()
+    own = ", ".join(part for part in ddl().split(", ") if not part.startswith("topic "))
+    more = json_columns.ddl(fields.values())
+    names = [*ALL_COLUMNS, "day", *(field.name for field in fields.values())]
+    if place.format == "parquet":
+        frame = spark.read.schema(f"{own}{more}, topic string, day date").parquet(path)
+        return frame.select(*(f"`{name}`" for name in names))
+    files = place.files()
+
+    def read(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from read_file(files[number], names, fields)
+
+    schema = f"{ddl()}, day date{more}"
+    return spark.range(0, len(files), 1, max(len(files), 1)).mapInArrow(read, schema)

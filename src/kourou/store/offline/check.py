@@ -30,6 +30,8 @@ from kourou.store.offline.rows import Rows, to_number
 
 Progress = Callable[[int], None]  # bytes of the log done since the last call
 
+_PROPERTY_CRC_HEAD = f"{names.CRC32}\x01".encode()
+
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
@@ -179,12 +181,14 @@ class _LogChecker:
 
 
 def _check_property_crc(rows: Rows, findings: Findings) -> None:
-    """`__CRC32#` covers all of a record before it."""
+    """`__CRC32#` at the end of a record covers all before it; elsewhere it is what a client put there."""
     having, values = rows.property(names.CRC32)
     stretch = rows.stretch
     for row, digits in zip(having.tolist(), values):
         position = int(stretch.records.positions[row])
         end = position + int(rows.size[row]) - PROPERTY_CRC_LENGTH
+        if stretch.view[end : end + len(_PROPERTY_CRC_HEAD)] != _PROPERTY_CRC_HEAD:
+            continue
         crc = crc32(stretch.view[position:end]) & 0x7FFFFFFF
         if to_number(digits[::-1]) != crc:
             findings.fault(

@@ -47,7 +47,7 @@ def look_up(store: StoreDirectory, topic: str, key: str, *, tag: bool = False) -
     for path in reversed(store.index_paths):
         file = _file(store, path)
         number = int(file.slots[value % file.slot_count])
-        while 0 < number < file.count:
+        while 0 < number < min(file.count, file.max_entries):
             entry = file.entries[number]
             if int(entry["hash"]) == value:
                 offset = int(entry["offset"])

@@ -62,9 +62,14 @@ class RebuildReport:
 def rebuild_into(store: StoreDirectory, out: str, *, progress: Progress | None = None) -> RebuildReport:
     """Make queues and index in another directory, which must be empty or not there yet."""
     out = os.path.abspath(out)
+    check_empty(out)
+    return _Builder(store, out, progress).build()
+
+
+def check_empty(out: str) -> None:
+    """Refuse a directory that has something in it already."""
     if os.path.exists(out) and (not os.path.isdir(out) or os.listdir(out)):
         raise StoreError(f"{out} is not empty: name a directory that is empty or not there yet")
-    return _Builder(store, out, progress).build()
 
 
 def rebuild_in_place(
@@ -97,14 +102,11 @@ class _Builder:
     """Makes the queues and the index of a log below a directory."""
 
     def __init__(self, store: StoreDirectory, out: str, progress: Progress | None) -> None:
-        if store.index_size_problem is not None:
-            raise ConfigError(store.index_size_problem)
         self._store = store
         self._out = out
         self._progress = progress or (lambda done: None)
-        config = _config_for(store, out)
-        batch_topics = {queue.topic for queue in store.queues if queue.batch} | store.batch_topic_names
-        self._queues = ConsumeQueueStore(store.disk, config, batch_topics.__contains__)
+        config = config_for(store, out)
+        self._queues = ConsumeQueueStore(store.disk, config, batch_topics_of(store).__contains__)
         self._index = IndexService(store.disk, out, config, SystemClock())
         self._bulk = BulkDispatcher(self._queues, self._index, config, None, store.delay_levels)
         self._topics = TopicTable()
@@ -116,7 +118,7 @@ class _Builder:
         self._store.disk.make_dirs(self._out)
         try:
             self._read_log()
-            self._keep_offsets_of_expired_queues()
+            report.notes += keep_expired_queues(self._store, self._out, self._queues.get)
             self._index.write_pending()
             self._queues.flush(0)
             self._index.flush()
@@ -126,7 +128,7 @@ class _Builder:
         finally:
             self._queues.close()
             self._index.close()
-        _sync_tree(self._out)
+        sync_tree(self._out)
         report.seconds = time.monotonic() - started
         return report
 
@@ -144,24 +146,15 @@ class _Builder:
                 pending.append(part)
         torn = next((broken for broken in pending if not broken.empty), None)
         if torn is not None:
-            self._report.notes.append(
-                f"the log ends at {torn.file.base + torn.position} with a torn tail ({torn.reason}), which"
-                " has no entries now"
-            )
+            self._report.notes.append(torn_note(torn.file.base + torn.position, torn.reason))
 
     def _salvage(self, broken: Break) -> None:
-        """A record that is damaged, but of which all but the body tells its place: its entry stays right."""
-        place, end = broken.file.base + broken.position, broken.file.base + broken.resume
-        view = self._store.view(broken.file.path)
-        found = scan.find_records(view, broken.position, broken.position + 1, base_offset=broken.file.base)
-        records, _ = scan.read_records(view, found)
-        if len(records) != 1 or found.stop.position != broken.resume:
-            raise StoreDamagedError(
-                f"the log is damaged at {place} ({broken.reason}) and goes on at {end}: what lay between"
-                " cannot be placed, and the queues behind it would be wrong"
-            )
-        self._dispatch(Stretch(broken.file, view, records))
-        self._report.notes.append(f"the record at {place} is damaged ({broken.reason}) and has its entry")
+        place = broken.file.base + broken.position
+        stretch = salvage(self._store, broken)
+        if stretch is None:
+            raise cannot_be_placed(place, broken.reason, broken.file.base + broken.resume)
+        self._dispatch(stretch)
+        self._report.notes.append(salvage_note(place, broken.reason))
 
     def _dispatch(self, stretch: Stretch) -> None:
         rows = Rows(stretch, self._topics)
@@ -179,7 +172,7 @@ class _Builder:
         self._report.records += done
         if done < len(records):
             place = stretch.file.base + int(records.positions[done])
-            raise StoreDamagedError(f"the record at {place} has a property that must be a number and is none")
+            raise bad_property(place)
 
     def _begins_anew(self, rows: Rows, start: int, row: int) -> bool:
         """Whether a queue begins for a second time: it was deleted with its topic in between."""
@@ -196,23 +189,16 @@ class _Builder:
         topic, queue_id = rows.topics[rows.topic[row]], int(rows.queue_id[row])
         queue = self._queues.table[topic].pop(queue_id)
         queue.destroy()
-        note = f"queue {queue} begins anew at {rows.offset[row]}: its topic was deleted once"
-        self._report.notes.append(note)
-
-    def _keep_offsets_of_expired_queues(self) -> None:
-        for queue in self._store.queues:
-            if self._queues.get(queue.topic, queue.queue_id) is not None or queue.end == 0:
-                continue
-            entry = queue.entry(queue.end - 1)
-            if entry is not None and 0 <= int(entry["offset"]) < self._store.min_offset:
-                folder = self._store.relative(queue.path)
-                shutil.copytree(queue.path, f"{self._out}/{folder}")
-                self._report.notes.append(
-                    f"queue {queue} is kept as it was: no record of it is left in the log"
-                )
+        self._report.notes.append(anew_note(str(queue), int(rows.offset[row])))
 
 
-def _config_for(store: StoreDirectory, out: str) -> MessageStoreConfig:
+# What a rebuild on many machines has in common with this one
+
+
+def config_for(store: StoreDirectory, out: str) -> MessageStoreConfig:
+    """The configuration to write queues and index of a store with."""
+    if store.index_size_problem is not None:
+        raise ConfigError(store.index_size_problem)
     config = dataclasses.replace(
         store.config, store_path_root_dir=out, store_path_commit_log=store.config.store_path_commit_log
     )
@@ -220,6 +206,73 @@ def _config_for(store: StoreDirectory, out: str) -> MessageStoreConfig:
         # A record that names its offsets in light queues was written by a broker that had them.
         config = dataclasses.replace(config, enable_lmq=True, enable_multi_dispatch=True)
     return config
+
+
+def batch_topics_of(store: StoreDirectory) -> set[str]:
+    """The topics whose queues are batch queues."""
+    return {queue.topic for queue in store.queues if queue.batch} | store.batch_topic_names
+
+
+def salvage(store: StoreDirectory, broken: Break) -> Stretch | None:
+    """A record that is damaged, but of which all but the body tells its place: its entry stays right."""
+    view = store.view(broken.file.path)
+    found = scan.find_records(view, broken.position, broken.position + 1, base_offset=broken.file.base)
+    records, _ = scan.read_records(view, found)
+    if len(records) != 1 or found.stop.position != broken.resume:
+        return None
+    return Stretch(broken.file, view, records)
+
+
+def keep_expired_queues(
+    store: StoreDirectory, out: str, built: Callable[[str, int], object | None]
+) -> list[str]:
+    """Copy the queues of which no record is left in the log, for their offsets; a note for each.
+
+    built: the queue that was made of the log, None where none was.
+    """
+    notes = []
+    for queue in store.queues:
+        if built(queue.topic, queue.queue_id) is not None or queue.end == 0:
+            continue
+        entry = queue.entry(queue.end - 1)
+        if entry is not None and 0 <= int(entry["offset"]) < store.min_offset:
+            shutil.copytree(queue.path, f"{out}/{store.relative(queue.path)}")
+            notes.append(f"queue {queue} is kept as it was: no record of it is left in the log")
+    return notes
+
+
+def cannot_be_placed(place: int, reason: str, end: int) -> StoreDamagedError:
+    """The error for damage that leaves a hole in the log."""
+    return StoreDamagedError(
+        f"the log is damaged at {place} ({reason}) and goes on at {end}: what lay between"
+        " cannot be placed, and the queues behind it would be wrong"
+    )
+
+
+def bad_property(place: int) -> StoreDamagedError:
+    """The error for a record that cannot be dispatched."""
+    return StoreDamagedError(f"the record at {place} has a property that must be a number and is none")
+
+
+def salvage_note(place: int, reason: str) -> str:
+    """What is said of a damaged record that has its entry."""
+    return f"the record at {place} is damaged ({reason}) and has its entry"
+
+
+def torn_note(place: int, reason: str) -> str:
+    """What is said of a log that does not end well."""
+    return f"the log ends at {place} with a torn tail ({reason}), which has no entries now"
+
+
+def anew_note(queue: str, offset: int) -> str:
+    """What is said of a queue whose older records belong to nobody."""
+    return f"queue {queue} begins anew at {offset}: its topic was deleted once"
+
+
+def sync_tree(root: str) -> None:
+    """Bring the names of a whole directory to the disk."""
+    for folder, _, _ in os.walk(root):
+        sync_dir(folder)
 
 
 # Into place
@@ -253,8 +306,3 @@ def _exchange(one: str, other: str) -> bool:
         return False
     arguments = _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE
     return bool(function(*arguments) == 0)
-
-
-def _sync_tree(root: str) -> None:
-    for folder, _, _ in os.walk(root):
-        sync_dir(folder)

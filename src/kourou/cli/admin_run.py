@@ -1,0 +1,86 @@
+"""What the commands that talk to a cluster have in common: options, the event loop, confirmation."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from kourou.admin import Admin
+
+DEFAULT_NAMESRV = "127.0.0.1:9876"
+
+Namesrv = Annotated[
+    str,
+    typer.Option(
+        "-n",
+        "--namesrv",
+        envvar="NAMESRV_ADDR",
+        metavar="ADDRESS",
+        help="The name servers, joined by ';'.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+Cluster = Annotated[
+    str | None, typer.Option("-c", "--cluster", metavar="NAME", help="Only this cluster.", show_default=False)
+]
+Broker = Annotated[
+    str | None,
+    typer.Option(
+        "-b",
+        "--broker",
+        metavar="BROKER",
+        help="Only this broker: its name, or an address.",
+        show_default=False,
+    ),
+]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
+BrokerArgument = Annotated[str, typer.Argument(metavar="BROKER", help="A broker: its name, or an address.")]
+
+_T = TypeVar("_T")
+
+
+def run(namesrv: str, work: Callable[[Admin], Awaitable[_T]]) -> _T:
+    """The result of some work with a cluster."""
+    import asyncio
+
+    from kourou.admin import Admin
+    from kourou.cli.output import quiet_log
+    from kourou.cli.serve import load_tls
+
+    async def main() -> _T:
+        async with Admin(namesrv, tls=load_tls(None, {})) as admin:
+            return await work(admin)
+
+    with quiet_log("kourou.client"):  # what matters of it is in the error
+        return asyncio.run(main())
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before something is deleted; without a terminal to ask at, --yes has to be there."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(f"{question} Say so with --yes: there is no terminal to ask at")
+    typer.confirm(question, abort=True)
+
+
+def said(text: str) -> None:
+    """Tell what was done."""
+    typer.echo(text, err=True)
+
+
+def pairs(texts: list[str]) -> dict[str, str]:
+    """key=value arguments."""
+    found = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key.strip():
+            raise typer.BadParameter(f"{text!r} is no key=value")
+        found[key.strip()] = value
+    return found
