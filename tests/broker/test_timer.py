@@ -21,7 +21,7 @@ from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.store import PutMessageResult, PutMessageStatus
 from kourou.store.put import InnerMessage
-from kourou.store.timer_files import read_timer_checkpoint
+from kourou.store.timer_files import UNIT_SIZE, read_timer_checkpoint
 from kourou.testing.cluster import SMALL_STORE
 from support.golden import unpack
 from support.loops import until
@@ -477,6 +477,52 @@ def test_a_crash_loses_nothing_and_delivers_nothing_twice(
             assert sorted(await timers.at(10_000)) == sorted(f"m{number}" for number in range(600))
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("at", range(0, UNIT_SIZE, 3))
+def test_a_unit_that_a_power_cut_damaged_is_entered_again(
+    tmp_path: Path, clock: ManualClock, at: int
+) -> None:
+    async def main() -> None:
+        copy = tmp_path / "copy"
+        async with running(tmp_path / "store", clock) as timers:
+            timers.put("a", TIMER_DELAY_SEC=2)
+            await timers.settle()
+            timers.broker.timers._flush_work()()
+            timers.put("b", TIMER_DELAY_SEC=2)
+            timers.put("c", TIMER_DELAY_SEC=3)
+            await timers.settle()
+            shutil.copytree(tmp_path / "store", copy)
+        (log,) = (copy / "timerlog").iterdir()
+        data = bytearray(log.read_bytes())
+        data[UNIT_SIZE + at] ^= 4  # of the first that was not flushed
+        log.write_bytes(data)
+        async with running(copy, clock) as timers:
+            assert sorted(await timers.at(5_000)) == ["a", "b", "c"]
+
+    asyncio.run(main())
+
+
+def test_what_was_delivered_counts_when_the_log_has_it_on_the_disk(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async def test(timers: Timers) -> None:
+        service, flusher = timers.broker.timers, timers.broker.store.flusher
+        timers.put("a", TIMER_DELAY_SEC=2)
+        await timers.settle()
+        service._flush_work()()
+        before = service._files.checkpoint  # type: ignore[union-attr]
+        await timers.at(5_000)
+        flusher.failed = True  # as after a sync that failed
+
+        for _ in range(2):
+            with pytest.raises(OSError, match="the log cannot be brought to the disk"):
+                service._flush_work()()
+
+        assert service._files.checkpoint == before  # type: ignore[union-attr]
+        flusher.failed = False
+
+    run(tmp_path, clock, test)
 
 
 def test_what_java_left_is_delivered(tmp_path: Path) -> None:
