@@ -1,7 +1,7 @@
 # Everything a developer or a build machine runs. `make help` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint format types imports pytest interop simulate bench demo demo-store docs clean
+.PHONY: help setup test lint format types imports pytest interop simulate soak fuzz bench demo demo-store docs clean
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -54,6 +54,23 @@ interop: setup  ## only the tests against the real Java code
 ROUNDS ?= 500
 simulate: setup  ## the broker under faults in a world of its own; SEED=… ROUNDS=… (0: no end)
 	@cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulator $(if $(SEED),--seed $(SEED)) --rounds $(ROUNDS)
+
+# A seed gives the same faults in the same order; moments are the machine's.
+MINUTES ?= 30
+soak: setup  ## real processes under load and faults (as root with full disks too); MINUTES=… SEED=…
+	@cd tests && ../$(BIN)/python -m chaos.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+# GUIDED=60 has atheris look for inputs that reach new code, for so many seconds each target.
+FRAMES ?= 100000
+FILES ?= 10000
+EXPRESSIONS ?= 100000
+GUIDED ?= 0
+WORKERS ?= 1
+fuzz: setup  ## frames, files and expressions that are nearly right; FRAMES=… FILES=… EXPRESSIONS=… GUIDED=… SEED=…
+	@test $(GUIDED) = 0 || $(BIN)/python -c 'import atheris' 2>/dev/null || \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
+	@cd tests && ../$(BIN)/python -m fuzz --frames $(FRAMES) --files $(FILES) --expressions $(EXPRESSIONS) \
+	    --workers $(WORKERS) --guided $(GUIDED) $(if $(SEED),--seed $(SEED))
 
 bench: setup  ## measure the hot paths, and the broker beside Java's (needs a JDK, Maven and Go)
 	@$(BIN)/python -m benchmarks

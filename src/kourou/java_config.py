@@ -14,10 +14,12 @@ from typing import Any, get_type_hints
 
 from kourou.errors import ConfigError
 
+_kinds_by_class: dict[type, dict[str, Any]] = {}  # a class has hundreds of keys: a look-up takes milliseconds
+
 
 def java_keys(cls: type) -> dict[str, str]:
     """Java's key -> name of the field, for the fields that are keys."""
-    kinds, found = get_type_hints(cls), {}
+    kinds, found = _kinds(cls), {}
     for item in fields(cls):
         if _is_key(kinds[item.name]):
             head, *rest = item.name.split("_")
@@ -26,13 +28,19 @@ def java_keys(cls: type) -> dict[str, str]:
     return found
 
 
+def _kinds(cls: type) -> dict[str, Any]:
+    if cls not in _kinds_by_class:
+        _kinds_by_class[cls] = get_type_hints(cls)
+    return _kinds_by_class[cls]
+
+
 def _is_key(kind: Any) -> bool:
     return kind in (int, bool, str) or (isinstance(kind, type) and issubclass(kind, Enum))
 
 
 def convert_known(cls: type, properties: Mapping[str, str]) -> dict[str, Any]:
     """Field -> value, of the keys that a class has. ConfigError where a value is of no use."""
-    kinds, names = get_type_hints(cls), java_keys(cls)
+    kinds, names = _kinds(cls), java_keys(cls)
     return {
         names[key]: _convert(key, text.strip(), kinds[names[key]])
         for key, text in properties.items()

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 MAX_A_TURN = 256  # messages of a level delivered before others have their turn, if those are quick
 MAX_TURN_S = 0.1
 RETRY_S = 0.1  # until a message that the store did not take is tried again
+LOOK_S = 1.0  # how often a message that waits has the clock looked at: it may be set, the machine may sleep
 MARGIN_MS = 5000  # clocks of file systems are coarse, and a file is written after it was encoded
 VERSION_STEP = 200  # offsets between two data versions, Java's delayOffsetUpdateVersionStep
 
@@ -119,7 +120,7 @@ class DelayService:
         store, now_ms = self._broker.store, self._broker.clock.now_ms()
         queue = store.queues.get(SCHEDULE_TOPIC, level - 1)
         for entry in queue.iterate(max(self.offsets[level], queue.min_offset)) if queue is not None else ():
-            if entry.tags_code > now_ms:
+            if 0 < entry.tags_code - now_ms <= self.delays_ms[level - 1]:
                 return
             message = store.look_message(entry.physical_offset)
             if message is not None:
@@ -172,7 +173,7 @@ class DelayService:
             wait_ms = entry.tags_code - now_ms
             # More than the level says is a clock that was set back: then it is delivered now, as in Java.
             if 0 < wait_ms <= self.delays_ms[level - 1]:
-                self._timers[level] = loop.call_later(wait_ms / 1000, self._deliver, level)
+                self._timers[level] = loop.call_later(min(wait_ms / 1000, LOOK_S), self._deliver, level)
                 return
             if not self._deliver_one(entry.physical_offset, entry.size):
                 self._timers[level] = loop.call_later(RETRY_S, self._deliver, level)

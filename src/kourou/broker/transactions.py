@@ -284,7 +284,9 @@ class TransactionService:
     async def check(self) -> None:
         """Pass the halves that are resolved, and ask for those that have been unresolved for too long."""
         await self._find_committed()
-        store, started_ms = self._broker.store, self._broker.clock.now_ms()
+        store = self._broker.store
+        # By its place and not, as in Java, by its time: the clock may have been ahead when it was stored.
+        began_at = store.max_offset(TRANS_HALF_TOPIC, QUEUE)
         while True:
             queue = store.queues.get(TRANS_HALF_TOPIC, QUEUE)
             if queue is None:
@@ -296,7 +298,7 @@ class TransactionService:
                     break
                 if entry.queue_offset not in self._resolved:
                     record = store.commit_log.message(entry.physical_offset, entry.size)
-                    if record is not None and not self._look_at(record, started_ms):
+                    if record is not None and not self._look_at(record, began_at):
                         self._save()
                         return
                 self._pass(entry.queue_offset)
@@ -306,8 +308,9 @@ class TransactionService:
                 return
             await asyncio.sleep(0)
 
-    def _look_at(self, record: memoryview, started_ms: int) -> bool:
-        """What is to be done with a half that nobody has ended; False if this and what follows can wait."""
+    def _look_at(self, record: memoryview, began_at: int) -> bool:
+        """What is to be done with a half that nobody has ended; False if this and what follows can wait, as
+        those do that came since the check began, at the queue's end of then."""
         try:
             half = decode(record)
         except CorruptRecordError as error:
@@ -320,7 +323,7 @@ class TransactionService:
         times = int(checks) if checks.isdecimal() else 0
         if times >= config.transaction_check_max or age_ms > config.store.file_reserved_time * 3_600_000:
             return self._discard(half)
-        if half.store_timestamp >= started_ms:
+        if half.queue_offset >= began_at:
             return False
         if names.CHECK_IMMUNITY_TIME_IN_SECONDS in half.properties:
             if age_ms <= self._immunity_ms(half):

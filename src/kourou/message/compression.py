@@ -61,23 +61,25 @@ def compress(body: bytes | memoryview, kind: CompressionType, level: int = 5) ->
     return zstd.compress(body, max(level, 1))
 
 
-def decompress(body: bytes | memoryview, kind: CompressionType) -> bytes:
-    """The body as it was before `compress`."""
+def decompress(
+    body: bytes | memoryview, kind: CompressionType, most_bytes: int = MAX_DECOMPRESSED_BYTES
+) -> bytes:
+    """The body as it was before `compress`; CorruptRecordError if it is none, or more than `most_bytes`."""
     try:
         if kind is CompressionType.ZLIB:
             deflated = zlib.decompressobj()
-            plain = deflated.decompress(body, MAX_DECOMPRESSED_BYTES)
+            plain = deflated.decompress(body, most_bytes)
             if not deflated.eof:
                 raise CorruptRecordError("compressed body is cut short or larger than allowed")
             return plain
         if kind is CompressionType.LZ4:
             decompressor = lz4.frame.LZ4FrameDecompressor()
-            plain = bytes(decompressor.decompress(bytes(body), MAX_DECOMPRESSED_BYTES))
+            plain = bytes(decompressor.decompress(bytes(body), most_bytes))
             if not decompressor.eof:
                 raise CorruptRecordError("compressed body is cut short or larger than allowed")
             return plain
         inflater = zstd.ZstdDecompressor()
-        plain = inflater.decompress(body, MAX_DECOMPRESSED_BYTES)
+        plain = inflater.decompress(body, most_bytes)
         if not inflater.eof:
             raise CorruptRecordError("compressed body is cut short or larger than allowed")
         return plain

@@ -25,7 +25,14 @@ from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection, Handler
 from kourou.remoting.header import BadRequestError
-from kourou.remoting.registration import UNIT_FLAG, UNIT_SUB_FLAG, V4_9_4, DataVersion, decode_registration
+from kourou.remoting.registration import (
+    UNIT_FLAG,
+    UNIT_SUB_FLAG,
+    V4_9_4,
+    DataVersion,
+    as_long,
+    decode_registration,
+)
 
 log = logging.getLogger(__name__)
 
@@ -322,9 +329,9 @@ def _number(request: RemotingCommand, name: str) -> int | None:
     if text is None:
         return None
     try:
-        return int(text)
+        return as_long(text)
     except ValueError:
-        raise BadRequestError(f"the custom field <{name}> is no number: {text}") from None
+        raise BadRequestError(f"the custom field <{name}> is no number: {text[:40]}") from None
 
 
 def _is_true(text: str | None) -> bool:

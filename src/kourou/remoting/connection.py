@@ -96,6 +96,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parts: list[bytes] = []  # of a frame that is not complete
         self._missing = 0  # bytes until it is, or until its length is known
+        self._part_since = 0.0  # when its first bytes came
         self._outbox = outbox or Outbox()
         self._out: Pieces = []  # what is written when this turn of the loop ends
         self._request_bytes = 0  # of the requests among it
@@ -151,6 +152,9 @@ class Connection(asyncio.Protocol):
                 return
             data = b"".join(self._parts)
             self._parts = []
+            began = self._part_since
+        else:
+            began = self.last_seen
         view = memoryview(data)
         at, end = 0, len(data)
         bad: BadFrameError | None = None
@@ -183,6 +187,7 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         if at < end:
+            self._part_since = self.last_seen if at else began
             self._parts = [data[at:]]
             self._missing = wanted - (end - at)
 
@@ -292,6 +297,11 @@ class Connection(asyncio.Protocol):
     def is_silent(self) -> bool:
         """Whether nothing has come on it yet."""
         return self.last_seen == self._opened_at
+
+    def has_waited_since(self, moment: float) -> bool:
+        """Whether nothing has come since then, or only pieces of one frame: who sends a byte now and then is
+        as good as silent, and keeps more."""
+        return self.last_seen < moment or (bool(self._parts) and self._part_since < moment)
 
     @property
     def unsent_bytes(self) -> int:

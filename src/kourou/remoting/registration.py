@@ -60,7 +60,9 @@ class DataVersion:
     def from_json(cls, value: Mapping[str, Any]) -> DataVersion:
         """The version in a body."""
         return cls(
-            int(value.get("counter", 0)), int(value.get("stateVersion", 0)), int(value.get("timestamp", 0))
+            as_long(value.get("counter", 0)),
+            as_long(value.get("stateVersion", 0)),
+            as_long(value.get("timestamp", 0)),
         )
 
     def to_json(self) -> dict[str, int]:
@@ -83,16 +85,16 @@ class TopicConfig:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], name: str = "") -> TopicConfig:
-        """A topic of topics.json or of a body."""
+        """A topic of topics.json or of a body; TypeError or ValueError where it is none."""
         return cls(
-            value.get("topicName") or name,
-            int(value.get("readQueueNums", 16)),
-            int(value.get("writeQueueNums", 16)),
-            int(value.get("perm", PERM_READ | PERM_WRITE)),
-            int(value.get("topicSysFlag", 0)),
+            _text(value.get("topicName") or name),
+            as_long(value.get("readQueueNums", 16)),
+            as_long(value.get("writeQueueNums", 16)),
+            as_long(value.get("perm", PERM_READ | PERM_WRITE)),
+            as_long(value.get("topicSysFlag", 0)),
             bool(value.get("order", False)),
-            value.get("attributes") or {},
-            value.get("topicFilterType") or SINGLE_TAG,
+            _texts(value.get("attributes") or {}),
+            _text(value.get("topicFilterType") or SINGLE_TAG),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -201,13 +203,38 @@ def _from_compressed(body: bytes, version: int) -> Registration:
 
 def _topic_of_line(line: str) -> TopicConfig:
     name, read_queues, write_queues, perm, filter_type, *attributes = line.split(" ", 5)
-    kept = {}
+    kept: dict[str, str] = {}
     if attributes and attributes[0]:
-        with contextlib.suppress(ValueError):  # as Java: the topic is good without them
-            kept = lenient_json.loads(attributes[0].encode())
+        with contextlib.suppress(ValueError, TypeError):  # as Java: the topic is good without them
+            kept = _texts(lenient_json.loads(attributes[0].encode()))
     return TopicConfig(
-        name, int(read_queues), int(write_queues), int(perm), attributes=kept, topic_filter_type=filter_type
+        name,
+        as_long(read_queues),
+        as_long(write_queues),
+        as_long(perm),
+        attributes=kept,
+        topic_filter_type=filter_type,
     )
+
+
+def as_long(value: Any) -> int:
+    """A number of 64 bits, as Java's are; ValueError where it is more. JSON has no more either."""
+    number = int(value)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"{str(value)[:40]} is more than 64 bits hold")
+    return number
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{str(value)[:80]!r} is no text")
+    return value
+
+
+def _texts(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{str(value)[:80]!r} is no object")
+    return {str(name): str(text) for name, text in value.items() if text is not None}
 
 
 def _mapping(info: dict[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,11 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
+import resource
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Callable, Mapping
 
@@ -31,7 +34,11 @@ ACCEPT_PAUSE_S = 1.0  # when the process or the system has no room for another s
 HANDSHAKE_TIMEOUT_S = 10.0
 WARNING_PAUSE_S = 10.0  # a flood of connections is no flood in the log
 
+# Descriptors that connections leave to the files of the process: at most so many, or a quarter of all.
+RESERVED_DESCRIPTORS = 256
+
 _OUT_OF_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_NO_DESCRIPTORS = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 class RemotingServer:
@@ -57,6 +64,7 @@ class RemotingServer:
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
         self._idle_watch: asyncio.Task[None] | None = None
         self._warn_again = 0.0
+        self._last_descriptor = 0  # that a connection may have
         self.connections: set[Connection] = set()
         self._outbox = Outbox()
 
@@ -64,6 +72,9 @@ class RemotingServer:
         """Listen; the port, which is of the system's choice for port 0. May be called for more ports."""
         loop = asyncio.get_running_loop()
         self._load_certificates()
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = sys.maxsize if most == resource.RLIM_INFINITY else most
+        self._last_descriptor = most - min(RESERVED_DESCRIPTORS, most // 4)
         listeners = _listen(host, port)
         self._listeners += listeners
         for listener in listeners:
@@ -111,16 +122,22 @@ class RemotingServer:
                 self._handlers, on_open=self._opened, on_close=self._closed, outbox=self._outbox
             )
             self._accepting[connection] = loop.create_task(self._attach(connection, sock)), sock
+            if _descriptor_of(sock) >= self._last_descriptor:
+                self._pause(listener, _NO_DESCRIPTORS)
+                return
 
     def _pause(self, listener: socket.socket, error: OSError) -> None:
         """Let connections wait in the kernel: the socket stays readable, and each turn would fail again."""
         loop = asyncio.get_running_loop()
-        self._warn("connections have to wait: %s", error.strerror)
+        self._warn("connections have to wait: %s (ulimit -n)", error.strerror)
         loop.remove_reader(listener)
         self._pauses[listener] = loop.call_later(ACCEPT_PAUSE_S, self._go_on, listener)
 
     def _go_on(self, listener: socket.socket) -> None:
         del self._pauses[listener]
+        if _next_descriptor(listener) >= self._last_descriptor:
+            self._pause(listener, _NO_DESCRIPTORS)
+            return
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     async def _attach(self, connection: Connection, sock: socket.socket) -> None:
@@ -205,12 +222,12 @@ class RemotingServer:
         while True:
             await asyncio.sleep(self._idle_timeout_s / 4)
             limit = time.monotonic() - self._idle_timeout_s
-            for connection in [c for c in self.connections if c.last_seen < limit]:
+            for connection in [c for c in self.connections if c.has_waited_since(limit)]:
                 if not connection.is_open:  # closed before, and its peer does not take what was sent
                     connection.abort()
                     continue
                 log.info(
-                    "closing the connection of %s: nothing was heard for %g s",
+                    "closing the connection of %s: no request was heard for %g s",
                     connection.peer,
                     self._idle_timeout_s,
                 )
@@ -219,6 +236,21 @@ class RemotingServer:
 
 class _TurnedAwayError(KourouError):
     """A peer that speaks what this server does not."""
+
+
+def _descriptor_of(sock: object) -> int:
+    """The number of a socket; those of a simulator have none."""
+    return sock.fileno() if isinstance(sock, socket.socket) else 0
+
+
+def _next_descriptor(listener: socket.socket) -> int:
+    """The number that a descriptor would have which is opened now; the system gives the lowest."""
+    try:
+        number = os.dup(listener.fileno())
+    except OSError as error:
+        return sys.maxsize if error.errno in _OUT_OF_ROOM else 0
+    os.close(number)
+    return number
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:

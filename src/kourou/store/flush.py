@@ -79,7 +79,7 @@ class CommitLogFlusher:
         """Flush what is due."""
         now = self._clock.now_ms()
         least_pages = 0 if self._config.sync_flush else self._config.flush_commit_log_least_pages
-        if now - self._last_thorough_ms >= self._config.flush_commit_log_thorough_interval:
+        if _is_over(self._last_thorough_ms, self._config.flush_commit_log_thorough_interval, now):
             self._last_thorough_ms = now
             least_pages = 0
         self.flush(least_pages)
@@ -162,7 +162,7 @@ class CommitLogCommitter:
         """Commit what is due."""
         now = self._clock.now_ms()
         least_pages = self._config.commit_commit_log_least_pages
-        if now - self._last_thorough_ms >= self._config.commit_commit_log_thorough_interval:
+        if _is_over(self._last_thorough_ms, self._config.commit_commit_log_thorough_interval, now):
             self._last_thorough_ms = now
             least_pages = 0
         before = self._files.committed_where
@@ -197,7 +197,7 @@ class QueueFlusher:
         self._post(self._retry)
         self._post(self._index.try_write_pending)  # keys of the last messages before a pause
         now = self._clock.now_ms()
-        if now - self._last_thorough_ms >= self._config.flush_consume_queue_thorough_interval:
+        if _is_over(self._last_thorough_ms, self._config.flush_consume_queue_thorough_interval, now):
             self._last_thorough_ms = now
             self.flush_all()
             return
@@ -222,3 +222,8 @@ class QueueFlusher:
             self._checkpoint.logics_msg_timestamp = timestamp
             self._checkpoint.logics_physical_offset = offset
         self._checkpoint.flush()
+
+
+def _is_over(since_ms: int, interval_ms: int, now_ms: int) -> bool:
+    """Whether an interval is over. It is, too, if the clock was set back: else it would last much longer."""
+    return not 0 <= now_ms - since_ms < interval_ms
