@@ -222,12 +222,20 @@ class _Reader:
     def select(self, start: int, end: int | None) -> tuple[Records, Stop]:
         """The rows that begin within start and end and pass the filters."""
         found = _road.find_records(self._view, start, end, base_offset=self._base_offset)
-        records, stop = _road.read_records(self._view, found, check_crc=self._check_crc)
+        chosen, stop = self._of_topics(found), found.stop
+        if chosen is None:
+            chosen, stop = _road.read_records(self._view, found, check_crc=self._check_crc)
+            if self._topics is not None:
+                chosen = chosen[scan.has_topic(self._view, chosen, self._topics)]
         if self._where is not None:
-            records = records[self._where(records.header)]
-        if self._topics is not None:
-            records = records[scan.has_topic(self._view, records, self._topics)]
-        return records, stop
+            chosen = chosen[self._where(chosen.header)]
+        return chosen, stop
+
+    def _of_topics(self, found: scan.Found) -> Records | None:
+        """The records of the topics that are wanted, without reading the others; None if that cannot be."""
+        if self._topics is None or _road.of_topics is None or self._check_crc:
+            return None
+        return _road.of_topics(self._view, found, self._topics)
 
     def make_batch(self, records: Records, max_bytes: int) -> Any:
         """The first of these rows, as many as max_bytes of decompressed bodies allow, but at least one."""
@@ -358,6 +366,7 @@ class _Road(NamedTuple):
     find_records: Callable[..., scan.Found]
     read_records: Callable[..., tuple[Records, Stop]]
     rows: type[Rows]
+    of_topics: Callable[..., Records | None] | None = None
 
 
 _road = _Road(scan.find_records, scan.read_records, Rows)
@@ -372,10 +381,12 @@ def accelerate() -> bool:
     global _road
     try:
         from kourou.message import compiled
+
+        compiled.warm_up()
     except (ImportError, RuntimeError) as error:  # the second where numba finds no place for its cache
         log.debug("records are read without compiled loops: %s", error)
         return False
-    _road = _Road(compiled.find_records, compiled.read_records, compiled.CompiledRows)
+    _road = _Road(compiled.find_records, compiled.read_records, compiled.CompiledRows, compiled.of_topics)
     return True
 
 

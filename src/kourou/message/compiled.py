@@ -6,6 +6,7 @@ are filled. What is unusual goes the plain road: texts that are not ASCII, and b
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cached_property
 from typing import Any
 
@@ -46,6 +47,35 @@ def read_records(buffer: Buffer, found: Found, *, check_crc: bool = False) -> tu
     if good < len(found.positions) or check_crc:
         return scan.read_records(buffer, found, check_crc=check_crc)
     return Records(found.positions, found.sizes, scan.headers(data, found.positions), *parts), found.stop
+
+
+def of_topics(buffer: Buffer, found: Found, topics: Collection[str]) -> Records | None:
+    """The records of these topics, with the headers of these alone; None if a record does not decode."""
+    data = scan.as_array(memoryview(buffer))
+    names = sorted({topic.encode() for topic in topics})
+    starts = np.cumsum([0, *map(len, names)], dtype=np.int64)
+    count = len(found.positions)
+    rows, parts = _empty(count, np.int64), _empty(6 * (count + 1), np.int64).reshape(6, count + 1)
+    texts = np.frombuffer(b"".join(names) or b"\0", np.uint8)
+    good = kernels.of_topics(data, found.positions, found.sizes, texts, starts, rows, parts)
+    if good < 0:
+        return None
+    positions, sizes = found.positions[rows[:good]], found.sizes[rows[:good]]
+    return Records(positions, sizes, scan.headers(data, positions), *parts[:, :good])
+
+
+def warm_up() -> None:
+    """Load all loops now, instead of at their first use: before a fork, and out of the way of collections."""
+    host, texts = bytes(8), "TAGS\x01a\x02KEYS\x01b\x02"
+    record = codec.encode(
+        codec.StoredMessage("t", 0, 0, 0, b"body", texts, 0, 0, 0, host, 0, host, 0, 0, 0, codec.MAGIC_V1, 0)
+    )
+    found = find_records(record, base_offset=0)
+    records, _ = read_records(record, found)
+    of_topics(record, found, ("t",))
+    rows = CompiledRows(scan.as_array(memoryview(record)), records, {})
+    for name in columns.SCHEMA.names:
+        rows.column(name)
 
 
 class CompiledRows(columns.Rows):

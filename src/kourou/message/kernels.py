@@ -45,6 +45,14 @@ def _int(data: Any, at: int) -> Any:
 
 
 @_compiled
+def _is_same(data: Any, start: int, other_data: Any, other: int, length: int) -> Any:
+    for at in range(length):  # noqa: SIM110 - a generator does not compile
+        if data[start + at] != other_data[other + at]:
+            return False
+    return True
+
+
+@_compiled
 def walk(data: Any, position: int, end: int, base_offset: int, positions: Any) -> Any:
     """From record to record, as `scan.find_records`; base_offset is -1 where it is not known.
 
@@ -70,49 +78,72 @@ def walk(data: Any, position: int, end: int, base_offset: int, positions: Any) -
 
 
 @_compiled
+def _parts(data: Any, position: int, end: int, out: Any, row: int) -> Any:
+    """Where the parts of one record lie; False if they do not add up."""
+    layout = (_int(data, position + _SYS_FLAG_AT) >> 4) & 3
+    body = position + _HEADER_SIZE + _IPV6_EXTRA * ((layout & 1) + (layout >> 1))
+    if body + 3 > end:
+        return False
+    body_length = _int(data, body - 4)
+    if body_length >= 0x80000000:
+        body_length = 0
+    topic = body + body_length + 1
+    if topic > end:
+        return False
+    topic_length = np.int64(data[topic - 1])
+    if _int(data, position + 4) == _V2:
+        topic += 1
+        if topic > end:
+            return False
+        topic_length = (topic_length << 8) | np.int64(data[topic - 1])
+        if topic_length > 0x7FFF:
+            return False
+    elif topic_length > 127:
+        return False
+    properties = topic + topic_length + 2
+    if properties > end:
+        return False
+    properties_length = (np.int64(data[properties - 2]) << 8) | np.int64(data[properties - 1])
+    if properties_length >= 0x8000:
+        properties_length = np.int64(0)
+    out[0, row] = body
+    out[1, row] = body_length
+    out[2, row] = topic
+    out[3, row] = topic_length
+    out[4, row] = properties
+    out[5, row] = properties_length
+    return properties + properties_length == end
+
+
+@_compiled
 def parts(data: Any, positions: Any, sizes: Any, out: Any) -> Any:
     """Where the parts of records begin and how long they are, as `scan.read_records`; how many are good.
 
     out: six rows, for start and length of body, topic and properties.
     """
     for row in range(len(positions)):
-        position = positions[row]
-        end = position + sizes[row]
-        layout = (_int(data, position + _SYS_FLAG_AT) >> 4) & 3
-        body = position + _HEADER_SIZE + _IPV6_EXTRA * ((layout & 1) + (layout >> 1))
-        if body + 3 > end:
+        if not _parts(data, positions[row], positions[row] + sizes[row], out, row):
             return row
-        body_length = _int(data, body - 4)
-        if body_length >= 0x80000000:
-            body_length = 0
-        topic = body + body_length + 1
-        if topic > end:
-            return row
-        topic_length = np.int64(data[topic - 1])
-        if _int(data, position + 4) == _V2:
-            topic += 1
-            if topic > end:
-                return row
-            topic_length = (topic_length << 8) | np.int64(data[topic - 1])
-            if topic_length > 0x7FFF:
-                return row
-        elif topic_length > 127:
-            return row
-        properties = topic + topic_length + 2
-        if properties > end:
-            return row
-        properties_length = (np.int64(data[properties - 2]) << 8) | np.int64(data[properties - 1])
-        if properties_length >= 0x8000:
-            properties_length = np.int64(0)
-        if properties + properties_length != end:
-            return row
-        out[0, row] = body
-        out[1, row] = body_length
-        out[2, row] = topic
-        out[3, row] = topic_length
-        out[4, row] = properties
-        out[5, row] = properties_length
     return len(positions)
+
+
+@_compiled
+def of_topics(
+    data: Any, positions: Any, sizes: Any, names: Any, name_starts: Any, rows: Any, out: Any
+) -> Any:
+    """The rows whose topic is one of `names` (one behind the other, each from its start to the next), and
+    their parts as by `parts`; how many, or -1 if a record is not good."""
+    count = 0
+    for row in range(len(positions)):
+        if not _parts(data, positions[row], positions[row] + sizes[row], out, count):
+            return -1
+        for name in range(len(name_starts) - 1):
+            length = name_starts[name + 1] - name_starts[name]
+            if out[3, count] == length and _is_same(data, out[2, count], names, name_starts[name], length):
+                rows[count] = row
+                count += 1
+                break
+    return count
 
 
 @_compiled
@@ -278,14 +309,6 @@ def _drop_repeats(data: Any, out: Any, first: int, total: int) -> Any:
                 out[part, to] = out[part, index]
             to += 1
     return to
-
-
-@_compiled
-def _is_same(data: Any, start: int, other_data: Any, other: int, length: int) -> Any:
-    for at in range(length):  # noqa: SIM110 - a generator does not compile
-        if data[start + at] != other_data[other + at]:
-            return False
-    return True
 
 
 @_compiled

@@ -7,7 +7,6 @@ what is frozen before the fork is left out of that, and its memory is shared. `s
 
 from __future__ import annotations
 
-import gc
 import os
 
 
@@ -17,11 +16,10 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from pyspark.daemon import manager
 
-    import kourou.spark.rows
     import kourou.spark.store_read  # noqa: F401
+    from kourou.spark.rows import settle
 
-    gc.collect()
-    gc.freeze()
+    settle()
     manager()
 
 
