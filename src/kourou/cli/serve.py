@@ -79,6 +79,7 @@ def stop_event() -> asyncio.Event:
 def set_up_logging(file: Path | None) -> None:
     """Warnings to the terminal; with a file, everything of note to it, one JSON object a line."""
     root = logging.getLogger()
+    logging.raiseExceptions = False  # a log file without room must not fill the terminal with tracebacks
     terminal = logging.StreamHandler()
     terminal.setLevel(logging.WARNING)
     terminal.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
