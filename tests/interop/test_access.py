@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
+from support.guarded import guarded_broker
 from support.java import RUN, Java
-from support.servers import java_broker, java_environment, kourou_broker, kourou_name_server
+from support.servers import java_environment
 
-BROKERS = {"kourou": kourou_broker, "java": java_broker}
-KNOWN = "org.apache.rocketmq.auth.authentication.provider"
-ALLOWED = "org.apache.rocketmq.auth.authorization.provider"
 STEPS = (
     "users", "topics", "signatures", "nothing is allowed", "send", "deny", "addresses", "consume",
     "a super user",
@@ -28,21 +26,7 @@ def report(
 ) -> dict[str, Any]:
     """What did not fit, by step."""
     directory: Path = tmp_path_factory.mktemp(request.param)
-    config = {
-        "authenticationEnabled": "true",
-        "authorizationEnabled": "true",
-        "authenticationProvider": f"{KNOWN}.DefaultAuthenticationProvider",
-        "authenticationMetadataProvider": f"{KNOWN}.LocalAuthenticationMetadataProvider",
-        "authorizationProvider": f"{ALLOWED}.DefaultAuthorizationProvider",
-        "authorizationMetadataProvider": f"{ALLOWED}.LocalAuthorizationMetadataProvider",
-        "initAuthenticationUser": '{"username":"admin","password":"12345678"}',
-        "innerClientAuthenticationCredentials": '{"accessKey":"admin","secretKey":"12345678"}',
-        "authConfigPath": directory / "auth",
-    }  # fmt: skip
-    with (
-        kourou_name_server(directory) as name_server,
-        BROKERS[request.param](directory, name_server.port, config) as broker,
-    ):
+    with guarded_broker(request.param, directory) as (name_server, broker):
         done = subprocess.run(
             [RUN, "Access", name_server.address, broker.address], capture_output=True, encoding="utf-8",
             errors="replace", env=java_environment(directory), timeout=TIMEOUT_S, check=False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
+from kourou.admin.access import Access
 from kourou.admin.brokers import Brokers
 from kourou.admin.clusters import Clusters
 from kourou.admin.groups import Groups
@@ -15,6 +16,7 @@ from kourou.admin.offsets import Offsets
 from kourou.admin.producers import Producers
 from kourou.admin.topics import Topics
 from kourou.client.core import ClientCore, local_ip, make_client_id
+from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import TlsConfig
 
 
@@ -23,12 +25,19 @@ class Admin:
 
     namesrv: addresses of name servers, joined by `;`.
     timeout_s: for one request to one server.
+    credentials: who asks, where servers want to know.
     """
 
     def __init__(
-        self, namesrv: str, *, timeout_s: float = CALL_TIMEOUT_S, tls: TlsConfig | None = None
+        self,
+        namesrv: str,
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+        tls: TlsConfig | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        self.core = ClientCore(namesrv, client_id=make_client_id(local_ip()), tls=tls)
+        client_id = make_client_id(local_ip())
+        self.core = ClientCore(namesrv, client_id=client_id, tls=tls, credentials=credentials)
         self.link = link = Link(self.core, timeout_s)
         self.name_servers = NameServers(link)
         self.clusters = Clusters(link)
@@ -39,6 +48,7 @@ class Admin:
         self.offsets = Offsets(link)
         self.messages = Messages(link)
         self.metadata = Metadata(link)
+        self.access = Access(link)
 
     async def __aenter__(self) -> Self:
         await self.core.__aenter__()

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from kourou.cli import (
+    admin_access,
     admin_broker,
     admin_cluster,
     admin_group,
@@ -37,6 +38,8 @@ for part in (
     admin_broker.ha_app,
     admin_cluster.app,
     admin_namesrv.app,
+    admin_access.user_app,
+    admin_access.acl_app,
 ):
     app.add_typer(part)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -10,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from kourou.admin import Admin
+    from kourou.remoting.signing import Credentials
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
@@ -54,11 +56,22 @@ def run(namesrv: str, work: Callable[[Admin], Awaitable[_T]]) -> _T:
     from kourou.cli.serve import load_tls
 
     async def main() -> _T:
-        async with Admin(namesrv, tls=load_tls(None, {})) as admin:
+        async with Admin(namesrv, tls=load_tls(None, {}), credentials=credentials()) as admin:
             return await work(admin)
 
     with quiet_log("kourou.client"):  # what matters of it is in the error
         return asyncio.run(main())
+
+
+def credentials() -> Credentials | None:
+    """Who asks, by KOUROU_ACCESS_KEY and KOUROU_SECRET_KEY of the environment: not by options, which others
+    can see in the list of processes."""
+    from kourou.remoting.signing import Credentials
+
+    access_key, secret_key = os.environ.get("KOUROU_ACCESS_KEY"), os.environ.get("KOUROU_SECRET_KEY")
+    if not access_key or not secret_key:
+        return None
+    return Credentials(access_key, secret_key)
 
 
 def confirm(question: str, yes: bool) -> None:
