@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
@@ -50,6 +51,8 @@ class RemoteOffsets:
         self._group = group
         self._offsets: dict[MessageQueue, int] = {}
         self._kept: dict[MessageQueue, int] = {}
+        # Of two first offsets of a group that reach a broker of Java's at once, it may lose one.
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def read(self, queue: MessageQueue) -> int | None:
         """The offset that the broker keeps."""
@@ -87,10 +90,13 @@ class RemoteOffsets:
         return not failures
 
     async def _send(self, queue: MessageQueue) -> None:
-        offset = self._offsets[queue]
-        header = UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset)
-        await self._core.ask(self._address(queue), RequestCode.UPDATE_CONSUMER_OFFSET, header)
-        self._kept[queue] = offset
+        async with self._turns[queue.broker_name]:
+            offset = self._offsets.get(queue)
+            if offset is None or self._kept.get(queue) == offset:
+                return  # it was told meanwhile, or the queue is not ours any more
+            header = UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset)
+            await self._core.ask(self._address(queue), RequestCode.UPDATE_CONSUMER_OFFSET, header)
+            self._kept[queue] = offset
 
     def _address(self, queue: MessageQueue) -> str:
         address = self._core.broker_address(queue.broker_name)
