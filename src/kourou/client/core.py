@@ -211,7 +211,7 @@ class ClientCore:
         """Tell all brokers that are used who is there: their slaves too if somebody consumes."""
         addresses = self._used_addresses()
         self._greeted &= addresses
-        await asyncio.gather(*(self.greet(address, again=True) for address in addresses))
+        await asyncio.gather(*(self.greet(address, again=True) for address in sorted(addresses)))
 
     def _used_addresses(self) -> set[str]:
         ids = None if self.consumers else MASTER_ID
@@ -275,7 +275,7 @@ class ClientCore:
         headers += [UnregisterClient(self.client_id, consumer_group=group) for group in self.consumers]
         calls = [
             self.call(address, RemotingCommand(RequestCode.UNREGISTER_CLIENT, header.fields()), 1.0)
-            for address in self._greeted
+            for address in sorted(self._greeted)
             for header in headers
         ]
         await asyncio.gather(*calls, return_exceptions=True)  # a broker that is gone misses us anyway

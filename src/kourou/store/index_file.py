@@ -24,6 +24,7 @@ event loop: hashing and chaining a thousand at once with numpy costs a tenth of 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import struct
 from collections.abc import Callable
@@ -34,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from kourou.clock import Clock
-from kourou.errors import KourouError, StoreError
+from kourou.errors import DiskFullError, KourouError, StoreError
 from kourou.message import properties as names
 from kourou.message.hash_scan import Hashes, java_hashes, to_signed, with_prefix
 from kourou.message.properties import java_hash
@@ -120,7 +121,12 @@ class IndexFile:
         self.size = self._entries_at + max_entries * ENTRY_SIZE
         self.mapping = disk.map(path, self.size, writable=writable)
         self._view = self.mapping.view
-        header: tuple[int, ...] = HEADER.unpack_from(self._view, 0)
+        header: tuple[int, ...] = (0,) * 6
+        # On a full file system in memory, to read where nothing was written yet ends the process.
+        with contextlib.suppress(DiskFullError):
+            if writable:
+                self.mapping.reserve(0, HEADER_SIZE)
+            header = HEADER.unpack_from(self._view, 0)
         self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset = header[:4]
         self.slots_used = header[4]
         self.count = max(header[5], 1)
