@@ -20,14 +20,13 @@ from hypothesis import strategies as st
 from kourou.broker.handlers import make_handlers
 from kourou.message.batch import encode_batch
 from kourou.message.model import Message
-from kourou.remoting import headers
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import JSON, ROCKETMQ, RemotingCommand
-from kourou.remoting.header import Header
 from kourou.store.offline import StoreDirectory
 from kourou.store.offline.check import check
 from kourou.store.offline.findings import Severity
 from support.broker import (
+    FIELD_NAMES,
     SUBSCRIPTION,
     SUSPEND,
     Peer,
@@ -42,16 +41,6 @@ from support.broker import (
 
 REQUESTS_AT_ONCE = 12
 
-# Every name of a field that some header has, and those of the short send header
-FIELD_NAMES = sorted(
-    {
-        wire_name
-        for header in vars(headers).values()
-        if isinstance(header, type) and issubclass(header, Header) and header is not Header
-        for _, wire_name, _, _ in header._plan
-    }
-    | set("abcdefghijklmn")
-)
 BODY_NAMES = (
     "clientID", "clientId", "consumerDataSet", "producerDataSet", "subscriptionDataSet", "groupName", "topic",
     "subString", "tagsSet", "codeSet", "subVersion", "expressionType", "consumeType", "messageModel",

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from unittest import mock
 
 from fuzz import oracle
-from fuzz.corpus import FIELD_NAMES, VALUES, recorded_frames
+from fuzz.corpus import VALUES, recorded_frames
 from fuzz.mutate import mutate
 from fuzz.watch import Findings, HangError, LogWatch, MemoryWatch, no_hang, watched_log
 from kourou.broker import Broker
@@ -41,7 +41,7 @@ from kourou.remoting.registration import TopicConfig
 from kourou.store.offline import StoreDirectory
 from kourou.store.offline.check import check
 from kourou.store.offline.findings import Severity
-from support.broker import broker_config
+from support.broker import FIELD_NAMES, broker_config
 
 LIFE = 20_000  # frames that a broker has to bear, before another one starts
 TURN = 50  # frames between two turns of the loop

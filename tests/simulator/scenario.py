@@ -24,6 +24,7 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -141,10 +142,10 @@ class Scenario:
             eating = asyncio.create_task(self._consume(consumer))
             watching = asyncio.create_task(self._watch_offsets())
             senders = [asyncio.create_task(self._send(producer, f"p{n}", n % QUEUES)) for n in range(3)]
-            senders += [asyncio.create_task(self._send_delayed(producer))]
+            senders += [asyncio.create_task(self._send_later(producer, "delayed", self._by_level))]
             senders += [asyncio.create_task(self._send_in_transaction(producer))]
             if self.has_timers:
-                senders += [asyncio.create_task(self._send_timed(producer))]
+                senders += [asyncio.create_task(self._send_later(producer, "timed", self._by_timer))]
             await asyncio.sleep(LOAD_S)
             self._is_over = True
             await faults
@@ -215,34 +216,29 @@ class Scenario:
                 self.model.acknowledged[who, queue_id].append(name)
             await asyncio.sleep(chance.expovariate(20))
 
-    async def _send_delayed(self, producer: Producer) -> None:
-        chance = random.Random(f"delayed {self.seed}")
+    async def _send_later(
+        self, producer: Producer, who: str, plan: Callable[[random.Random], tuple[int, dict[str, Any]]]
+    ) -> None:
+        """Messages that come later; `plan` says when each is due, and how the broker is told."""
+        chance = random.Random(f"{who} {self.seed}")
         number = 0
         while not self._is_over:
-            name = f"delayed-{number}"
+            name = f"{who}-{number}"
             number += 1
-            message = Message(TOPIC, f"{name} ".encode(), delay_level=1)
-            self.model.due_ms[name] = self.world.now_ms() + DELAY_MS
+            self.model.due_ms[name], how = plan(chance)
             lives = self._lives()
+            message = Message(TOPIC, f"{name} ".encode(), **how)
             receipt = await self._put(producer, message, chance.randrange(QUEUES))
             if receipt is not None:
                 self._promise(name, receipt, lives)
             await asyncio.sleep(chance.expovariate(5))
 
-    async def _send_timed(self, producer: Producer) -> None:
-        chance = random.Random(f"timed {self.seed}")
-        number = 0
-        while not self._is_over:
-            name = f"timed-{number}"
-            number += 1
-            due_ms = self.world.now_ms() + chance.choice((300, 1500, 8000))
-            self.model.due_ms[name] = due_ms
-            lives = self._lives()
-            message = Message(TOPIC, f"{name} ".encode(), deliver_at=due_ms)
-            receipt = await self._put(producer, message, chance.randrange(QUEUES))
-            if receipt is not None:
-                self._promise(name, receipt, lives)
-            await asyncio.sleep(chance.expovariate(5))
+    def _by_level(self, chance: random.Random) -> tuple[int, dict[str, Any]]:
+        return self.world.now_ms() + DELAY_MS, {"delay_level": 1}
+
+    def _by_timer(self, chance: random.Random) -> tuple[int, dict[str, Any]]:
+        due_ms = self.world.now_ms() + chance.choice((300, 1500, 8000))
+        return due_ms, {"deliver_at": due_ms}
 
     async def _send_in_transaction(self, producer: Producer) -> None:
         chance = random.Random(f"transactions {self.seed}")

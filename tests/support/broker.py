@@ -21,12 +21,24 @@ from kourou.clock import Clock
 from kourou.message import StoredMessage
 from kourou.message.codec import decode as decode_record
 from kourou.message.properties import encode_properties
-from kourou.remoting import lenient_json
+from kourou.remoting import headers, lenient_json
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import ONEWAY_FLAG, RemotingCommand, decode
+from kourou.remoting.header import Header
 from kourou.remoting.registration import TopicConfig
 from kourou.store import MessageStore
 from kourou.store.disk import Disk
+
+# Every name of a field that some header has, and those of the short send header
+FIELD_NAMES = sorted(
+    {
+        wire_name
+        for header in vars(headers).values()
+        if isinstance(header, type) and issubclass(header, Header) and header is not Header
+        for _, wire_name, _, _ in header._plan
+    }
+    | set("abcdefghijklmn")
+)
 
 HOST = "127.0.0.1"
 WAIT_S = 20

@@ -19,8 +19,8 @@ from kourou.admin.model import (
     version_name,
 )
 from kourou.client.core import RefusedError
-from kourou.client.namespace import DLQ_PREFIX, RETRY_PREFIX
 from kourou.errors import KourouError
+from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
 from kourou.remoting import lenient_json
 from kourou.remoting.codes import RequestCode
 from kourou.remoting.headers import (

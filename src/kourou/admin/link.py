@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from kourou.admin.model import BrokerInfo
 from kourou.client.core import ClientCore, ClientError, NoRouteError, RefusedError
-from kourou.client.namespace import RETRY_PREFIX
 from kourou.client.routes import MASTER_ID
+from kourou.message.topics import RETRY_PREFIX
 from kourou.remoting import lenient_json
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand

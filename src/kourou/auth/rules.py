@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from kourou.auth.model import CLUSTER, GROUP, TOPIC, AccessError, Resource
+from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
 from kourou.remoting import lenient_json
 from kourou.remoting.codes import RequestCode as Code
 from kourou.remoting.command import RemotingCommand
 
-RETRY_PREFIX, DLQ_PREFIX = "%RETRY%", "%DLQ%"
 GET, UPDATE, LIST, CREATE, DELETE, PUB, SUB = "Get", "Update", "List", "Create", "Delete", "Pub", "Sub"
 
 

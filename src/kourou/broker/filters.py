@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from struct import Struct
 
 from kourou.broker.filter_data import ConsumerFilters, FilterData, compile_filter
-from kourou.broker.names import RETRY_PREFIX
 from kourou.broker.sql92 import Sql92
 from kourou.message import properties as names
 from kourou.message.codec import HEADER_SIZES, INT, MAGIC_V2
 from kourou.message.properties import decode_properties
+from kourou.message.topics import RETRY_PREFIX
 from kourou.remoting.subscription import ALL, SubscriptionData
 from kourou.store.consume_queue_ext import ExtUnit
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
+
 # Topics of the broker itself
 AUTO_CREATE_TOPIC = "TBW102"  # the pattern of topics that a send creates
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
@@ -54,9 +56,6 @@ NOT_ALLOWED_SEND_TOPICS = frozenset(
         OFFSET_MOVED_EVENT,
     }
 )
-
-RETRY_PREFIX = "%RETRY%"
-DLQ_PREFIX = "%DLQ%"
 
 # Groups of the broker and of tools
 TOOLS_GROUP = "TOOLS_CONSUMER"

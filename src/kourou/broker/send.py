@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from kourou.broker.config import resolved
 from kourou.broker.groups import SubscriptionGroupConfig
-from kourou.broker.names import DLQ_PREFIX, RETRY_PREFIX, check_topic_name, is_send_forbidden
+from kourou.broker.names import check_topic_name, is_send_forbidden
 from kourou.broker.stats import TopicStats
 from kourou.errors import BadMessageError, KourouError
 from kourou.message import properties as names
@@ -25,6 +25,7 @@ from kourou.message.host import pack_host
 from kourou.message.ids import UniqueIdGenerator
 from kourou.message.properties import decode_properties, encode_properties
 from kourou.message.recall import RecallHandle
+from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
 from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.command import JSON, ONEWAY_FLAG, RemotingCommand, frame_head
 from kourou.remoting.connection import Answer, CallTimeoutError, Connection, ConnectionLostError

@@ -19,8 +19,8 @@ from kourou.cli.mqadmin_verbs import (
     line,
     pretty_json,
 )
-from kourou.client.namespace import DLQ_PREFIX, RETRY_PREFIX
 from kourou.errors import KourouError
+from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
 from kourou.remoting import lenient_json
 
 if TYPE_CHECKING:

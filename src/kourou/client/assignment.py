@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from kourou.client.core import ClientCore, ClientError, NoRouteError, RefusedError
-from kourou.client.namespace import RETRY_PREFIX
 from kourou.client.offsets import Offsets
 from kourou.client.process_queue import ProcessQueue
 from kourou.client.pulling import Puller, PullStatus
 from kourou.client.strategies import AVERAGE, Strategy
 from kourou.errors import KourouError
+from kourou.message.topics import RETRY_PREFIX
 from kourou.remoting import lenient_json
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.connection import ConnectionLostError

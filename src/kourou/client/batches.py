@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kourou.client.core import ClientError
-from kourou.client.namespace import RETRY_PREFIX
 from kourou.client.validators import check_not_delayed
 from kourou.message import Message, properties
 from kourou.message.properties import encode_properties
+from kourou.message.topics import RETRY_PREFIX
 
 # Of each message of a batch beside its body and properties: lengths and flags, and the properties it is given
 OVERHEAD_BYTES = 22 + 128

@@ -35,7 +35,7 @@ from kourou.client.assignment import Assignment, ReadOptions
 from kourou.client.consumer_requests import answer_brokers
 from kourou.client.consumer_stats import ConsumerStats
 from kourou.client.core import ClientCore, ClientError, local_ip, make_client_id
-from kourou.client.namespace import RETRY_PREFIX, TRACE_TOPIC, wrap
+from kourou.client.namespace import TRACE_TOPIC, wrap
 from kourou.client.offsets import LocalOffsets, Offsets, RemoteOffsets, local_offsets_path
 from kourou.client.process_queue import Delivery, Inbox, ProcessQueue
 from kourou.client.producer import Producer, start_tracer
@@ -47,6 +47,7 @@ from kourou.client.validators import check_group
 from kourou.errors import KourouError
 from kourou.message import Message
 from kourou.message import properties as names
+from kourou.message.topics import RETRY_PREFIX
 from kourou.remoting import lenient_json
 from kourou.remoting.codes import RequestCode
 from kourou.remoting.headers import ConsumerSendMsgBack

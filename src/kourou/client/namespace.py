@@ -6,9 +6,9 @@ behind the prefix, `%RETRY%namespace%group`. Names of the system belong to no na
 
 from __future__ import annotations
 
+from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
+
 SEPARATOR = "%"
-RETRY_PREFIX = "%RETRY%"
-DLQ_PREFIX = "%DLQ%"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"

@@ -25,7 +25,7 @@ from kourou.client.core import (
     make_client_id,
 )
 from kourou.client.faults import LatencyFaults
-from kourou.client.namespace import DLQ_PREFIX, RETRY_PREFIX, TRACE_TOPIC, wrap
+from kourou.client.namespace import TRACE_TOPIC, wrap
 from kourou.client.publication import Publication, Publications, RequestOptions, Select
 from kourou.client.receipts import (
     DEFAULT_REGION,
@@ -56,6 +56,7 @@ from kourou.message.compression import CompressionType, compress
 from kourou.message.ids import UniqueIdGenerator
 from kourou.message.properties import java_hash
 from kourou.message.recall import RecallHandle
+from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.headers import EndTransaction, RecallMessage

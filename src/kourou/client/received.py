@@ -12,12 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
 
-from kourou.client.namespace import RETRY_PREFIX, unwrap
+from kourou.client.namespace import unwrap
 from kourou.errors import CorruptRecordError
 from kourou.message import properties as names
 from kourou.message import sysflag
 from kourou.message.codec import StoredMessage, decode
 from kourou.message.compression import MAX_DECOMPRESSED_BYTES, CompressionType, decompress
+from kourou.message.topics import RETRY_PREFIX
 from kourou.remoting.lenient_json import MessageQueue
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from collections.abc import Collection
 
 from kourou.client.core import ClientCore, ClientError
 from kourou.client.faults import LatencyFaults
-from kourou.client.namespace import RETRY_PREFIX
 from kourou.client.publication import Publications, Select, SendRequest, Target
 from kourou.client.receipts import (
     SEND_OK,
@@ -23,6 +22,7 @@ from kourou.client.receipts import (
 )
 from kourou.errors import KourouError
 from kourou.message import Message, properties
+from kourou.message.topics import RETRY_PREFIX
 from kourou.remoting.codes import RequestCode, ResponseCode
 
 log = logging.getLogger(__name__)

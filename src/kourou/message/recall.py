@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from kourou.errors import BadMessageError
 from kourou.message import properties as names
+from kourou.message.topics import RETRY_PREFIX
 
 _VERSION = "v1"
 _WORDS = 5
-_RETRY_PREFIX = "%RETRY%"
 
 
 class RecallHandle(NamedTuple):
@@ -31,7 +31,7 @@ class RecallHandle(NamedTuple):
         """The handle of a message that waits for its time; None if it does not, or cannot be recalled."""
         out_ms = properties.get(names.TIMER_OUT_MS)
         topic = properties.get(names.REAL_TOPIC)
-        if not out_ms or not out_ms.isdecimal() or topic is None or topic.startswith(_RETRY_PREFIX):
+        if not out_ms or not out_ms.isdecimal() or topic is None or topic.startswith(RETRY_PREFIX):
             return None
         # The slot of a time ends with it: one more, and the recall falls into the slot of the message.
         deliver_ms = str(int(out_ms) + 1)

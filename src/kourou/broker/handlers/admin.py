@@ -9,10 +9,10 @@ import threading
 from typing import TYPE_CHECKING
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.names import RETRY_PREFIX
 from kourou.broker.versions import next_version
 from kourou.errors import KourouError
 from kourou.files import write_atomically
+from kourou.message.topics import RETRY_PREFIX
 from kourou.properties_file import parse_properties
 from kourou.remoting import lenient_json
 from kourou.remoting.bodies import read_body, read_text

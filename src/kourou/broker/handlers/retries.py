@@ -6,7 +6,6 @@ import logging
 import random
 from typing import TYPE_CHECKING
 
-from kourou.broker.names import RETRY_PREFIX
 from kourou.broker.send import (
     DLQ_QUEUES,
     MAX_INT,
@@ -15,6 +14,7 @@ from kourou.broker.send import (
     most_retries,
 )
 from kourou.message import properties as names
+from kourou.message.topics import RETRY_PREFIX
 from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kourou.broker.attributes import parse_changes
-from kourou.broker.names import RETRY_PREFIX, check_topic_name
+from kourou.broker.names import check_topic_name
+from kourou.message.topics import RETRY_PREFIX
 from kourou.remoting import lenient_json
 from kourou.remoting.bodies import as_object, read_body, read_list
 from kourou.remoting.codes import RequestCode, ResponseCode
