@@ -261,7 +261,10 @@ def test_connections_that_break_off_leave_nothing_behind(site: Site, steady: Pee
     broker = site.broker
     until(lambda: site.do(lambda: len(broker.server.connections)) == 1, "only the steady one")
 
-    assert site.do(lambda: (broker.puller.held, broker._later, broker.sender.waiting)) == (0, 0, 0)
+    def left() -> tuple[int, int, int]:
+        return site.do(lambda: (broker.puller.held, broker._later, broker.sender.waiting))
+
+    until(lambda: left() == (0, 0, 0), "nothing that waits for a peer that is gone")
     assert not site.do(lambda: broker.puller._by_queue or broker.puller._by_connection)
     assert not site.do(lambda: [group for group in broker.producers.groups.values() if group])
     assert not site.do(lambda: broker.producers._by_client_id)

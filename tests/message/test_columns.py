@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.errors import CorruptRecordError
-from kourou.message import CompressionType, compress, scan
+from kourou.message import CompressionType, compress
 from kourou.message.codec import encode
 from support import golden
 from support.records import (
@@ -24,19 +24,20 @@ from support.records import (
 
 pa = pytest.importorskip("pyarrow")
 
-from kourou.message import columns  # noqa: E402
+from kourou.message import columns, scan  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True, params=["plain", "compiled"])
 def road(request):
     """Every test with numpy alone, and with the compiled loops."""
-    plain = columns._road
+    before = columns._road
+    columns._road = columns._Road(scan.find_records, scan.read_records, columns.Rows)
     if request.param == "compiled":
         pytest.importorskip("numba")
         assert columns.accelerate()
-        assert columns._road != plain
+        assert columns._road.rows is not columns.Rows
     yield
-    columns._road = plain
+    columns._road = before
 
 
 def rows_of(batch):

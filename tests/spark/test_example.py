@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ from kourou.testing import Cluster
 from support.spark import send
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "orders_pipeline.py"
-TIMEOUT_S = 180
+TIMEOUT_S = 600
 ORDERS = 300
 COUNTRIES = ["FR", "DE", "BR", "JP", "GF"]
 
@@ -69,6 +70,9 @@ def test_orders_are_counted_once_through_kills(spark, tmp_path):
         try:
             assert last.wait(TIMEOUT_S) == 0, (tmp_path / "log").read_text()[-3000:]
         finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(last.pid, signal.SIGKILL)
+            last.wait()
             last.stdout.close()
 
         written = spark.read.parquet(str(tmp_path / "orders")).select("order", "country").collect()
