@@ -1,7 +1,7 @@
 # Everything a developer or a build machine runs. `make help` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint format types imports pytest interop simulate soak fuzz bench demo demo-store docs clean
+.PHONY: help setup test lint format types imports pytest interop simulate soak fuzz bench bench-short demo demo-store docs clean
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -75,8 +75,13 @@ fuzz: setup  ## frames, files and expressions that are nearly right; FRAMES=… 
 	@cd tests && ../$(BIN)/python -m fuzz --frames $(FRAMES) --files $(FILES) --expressions $(EXPRESSIONS) \
 	    --workers $(WORKERS) --guided $(GUIDED) $(if $(SEED),--seed $(SEED))
 
-bench: setup  ## measure the hot paths, and the broker beside Java's (needs a JDK, Maven and Go)
+bench: setup  ## everything beside Java's, into results/ with a report (an hour; needs a JDK, Maven and Go)
 	@$(BIN)/python -m benchmarks
+
+# What a build machine does: right answers, and how near each mode comes to the limit. No time is asserted.
+bench-short: setup  ## two minutes of load on Kourou's broker alone, beside its limit (needs Go)
+	@$(BIN)/python -m benchmarks brokers --only kourou --rounds 1 --seconds 2 \
+	    --modes send sendsync one batch pull tail topics holds flush
 
 demo: setup  ## the first minute: a broker, a pipeline on Spark (needs Java 17 or later), an audit
 	@$(BIN)/python examples/demo.py

@@ -1,7 +1,8 @@
-"""python -m benchmarks [NAME…] [--json]: run the benchmarks, all or those named.
+"""python -m benchmarks [NAME…]: run the benchmarks, all or those named, and write results/ with a report.
 
-`brokers`, `clients`, `replication` and `services`, which compare with Java's, take options when alone:
-python -m benchmarks brokers --help
+Each benchmark leaves results/NAME.json; the report, results/report.html, shows whatever is there, so that one
+benchmark can be run again alone. `report` makes the report only. The comparisons with Java's take options
+when they are alone, print their table and write nothing: python -m benchmarks brokers --help
 """
 
 from __future__ import annotations
@@ -10,31 +11,35 @@ import argparse
 import dataclasses
 import importlib
 import json
-import os
-import platform
 import sys
+from pathlib import Path
 from typing import Any
 
-from benchmarks import brokers, clients, replication, services
+from benchmarks import brokers, clients, crash, growth, replication, report, scale, services
 from benchmarks.broker_processes import CannotRunError
 from benchmarks.common import Row, print_rows
+from benchmarks.figures import machine
 
 NAMES = ["append", "flush", "read", "scan", "recovery", "memory", "sql_filter", "pipeline"]
-COMPARISONS = {
-    "brokers": brokers.main,
-    "clients": clients.main,
-    "replication": replication.main,
-    "services": services.main,
+COMPARISONS: dict[str, Any] = {
+    "brokers": brokers,
+    "services": services,
+    "replication": replication,
+    "clients": clients,
+    "crash": crash,
+    "growth": growth,
+    "scale": scale,
 }
 ALL_NAMES = [*NAMES, *COMPARISONS]
+RESULTS = Path("results")
 INTERRUPTED = 130
 
 
 def main() -> int:
     """Run and print; the exit status."""
     try:
-        if sys.argv[1:2] and sys.argv[1] in COMPARISONS:
-            return COMPARISONS[sys.argv[1]](sys.argv[2:])
+        if len(sys.argv) > 2 and sys.argv[1] in COMPARISONS and sys.argv[2].startswith("-"):
+            return int(COMPARISONS[sys.argv[1]].main(sys.argv[2:]))
         return _main()
     except CannotRunError as error:
         print(f"\n{error}", file=sys.stderr)
@@ -49,37 +54,34 @@ def _main() -> int:
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"any of {', '.join(ALL_NAMES)}; all by default"
+        "names", nargs="*", metavar="NAME", help=f"any of {', '.join(ALL_NAMES)}, report; all by default"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where they go (%(default)s)")
     arguments = parser.parse_args()
-    unknown = set(arguments.names) - set(ALL_NAMES)
+    unknown = set(arguments.names) - {*ALL_NAMES, "report"}
     if unknown:
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(ALL_NAMES)}")
-    names = arguments.names or ALL_NAMES
-    rows: list[Row] = []
-    for name in names:
-        if name not in COMPARISONS:
-            print(f"{name} …", file=sys.stderr, flush=True)
-            rows += importlib.import_module(f"benchmarks.{name}").run()
-    if not arguments.json:
-        print_rows(rows)
-        statuses = [compare([]) for name, compare in COMPARISONS.items() if name in names]
-        return max(statuses, default=0)
-    machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
-    document: dict[str, Any] = {"machine": machine, "rows": [dataclasses.asdict(row) for row in rows]}
+    arguments.results.mkdir(parents=True, exist_ok=True)
     failed = False
-    if "brokers" in names:
-        options = brokers.default_options()
-        results = brokers.run(options)
-        document["brokers"] = brokers.as_json(options, results, brokers.all_lines(options, results))
-        failed = bool(results.failures)
-    if "clients" in names:
-        document["clients"] = clients.run(clients.parse([]))
-    if "services" in names:
-        document["services"] = services.run(services.parse([]))
-    print(json.dumps(document, indent=2))
+    for name in [name for name in ALL_NAMES if name in (arguments.names or ALL_NAMES)]:
+        print(f"── {name}", file=sys.stderr, flush=True)
+        try:
+            found = COMPARISONS[name].document([]) if name in COMPARISONS else _rows(name)
+        except CannotRunError as error:
+            failed = True
+            print(f"{name}: {error}", file=sys.stderr)
+            continue
+        found.setdefault("machine", machine())
+        text = json.dumps(found, indent=2)
+        (arguments.results / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    print(report.write(arguments.results))
     return 1 if failed else 0
+
+
+def _rows(name: str) -> dict[str, Any]:
+    rows: list[Row] = importlib.import_module(f"benchmarks.{name}").run()
+    print_rows(rows)
+    return {"rows": [dataclasses.asdict(row) for row in rows]}
 
 
 if __name__ == "__main__":

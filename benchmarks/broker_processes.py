@@ -56,10 +56,12 @@ class Broker:
     name: str
     address: str
     namesrv_address: str
-    process: subprocess.Popen[bytes]
-    namesrv: subprocess.Popen[bytes]
+    process: subprocess.Popen[Any]
+    namesrv: subprocess.Popen[Any]
     startup_s: float  # from starting the process to the first accepted send
-    log: Path
+    namesrv_startup_s: float  # until it listens
+    idle_mb: float  # anonymous memory before any load
+    log: Path | None
 
     def pause(self) -> None:
         """Stop it from running at all: an idle Java broker takes 5 to 10 % of a core."""
@@ -113,7 +115,7 @@ def build_generator() -> None:
 
 def generate(broker: Broker, mode: str, options: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     """Put load on a broker; what mqload reports. A run that is not ok has `error`."""
-    arguments = [text for key, value in options.items() for text in (f"--{key}", str(value))]
+    arguments = [f"--{key}={value}" for key, value in options.items()]
     command = [str(GENERATOR), mode, "--broker", broker.address, "--pid", str(broker.process.pid), *arguments]
     try:
         done = subprocess.run(
@@ -133,7 +135,11 @@ def generate(broker: Broker, mode: str, options: Mapping[str, Any], seconds: flo
 
 @contextlib.contextmanager
 def running(
-    name: str, root: Path, java_options: str, more: Mapping[str, Any] | None = None
+    name: str,
+    root: Path,
+    java_options: str,
+    more: Mapping[str, Any] | None = None,
+    timeout_s: float = START_TIMEOUT_S,
 ) -> Iterator[Broker]:
     """A name server and a broker (`kourou` or `java`) with all their files in `root`, removed afterwards.
 
@@ -146,16 +152,33 @@ def running(
         broker_conf = _write_conf(
             root / "broker.conf", {**_broker_config(root, namesrv_port, port), **(more or {})}
         )
+        began = time.perf_counter()
         with _process(name, "namesrv", namesrv_conf, JAVA_NAMESRV_OPTIONS) as namesrv:
-            _wait_for_port(namesrv, namesrv_port, f"{name} namesrv", root / "namesrv.log")
+            wait_for_port(namesrv, namesrv_port, f"{name} namesrv", root / "namesrv.log")
+            namesrv_startup_s = time.perf_counter() - began
             began = time.perf_counter()
             with _process(name, "broker", broker_conf, java_options) as process:
                 log = root / "broker.log"
-                _wait_for_a_send(process, port, f"{name} broker", log)
+                _wait_for_a_send(process, port, f"{name} broker", log, timeout_s)
                 startup_s = time.perf_counter() - began
                 yield Broker(
-                    name, f"{HOST}:{port}", f"{HOST}:{namesrv_port}", process, namesrv, startup_s, log
-                )
+                    name, f"{HOST}:{port}", f"{HOST}:{namesrv_port}", process, namesrv, startup_s,
+                    namesrv_startup_s, anonymous_mb(process.pid), log,
+                )  # fmt: skip
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def running_namesrv(name: str, root: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A name server alone, its process and its port."""
+    root.mkdir(parents=True)
+    try:
+        port = free_ports(0)
+        conf = _write_conf(root / "namesrv.conf", _namesrv_config(root, port))
+        with _process(name, "namesrv", conf, "-Xmx1g") as process:
+            wait_for_port(process, port, f"{name} namesrv", root / "namesrv.log")
+            yield process, port
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
@@ -170,10 +193,40 @@ def slave_of(master: Broker, root: Path, java_options: str) -> Iterator[tuple[su
         config = _broker_config(root, namesrv_port, port) | {"brokerRole": "SLAVE", "brokerId": 1}
         conf = _write_conf(root / "broker.conf", config)
         with _process(master.name, "broker", conf, java_options) as process:
-            _wait_for_port(process, port, f"{master.name} slave", root / "broker.log")
+            wait_for_port(process, port, f"{master.name} slave", root / "broker.log")
             yield process, f"{HOST}:{port}"
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+def anonymous_mb(pid: int) -> float:
+    """The anonymous memory of a process and its children."""
+    total_kib = 0
+    for process in [pid, *_children(pid)]:
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines():
+                if line.startswith("RssAnon:"):
+                    total_kib += int(line.split()[1])
+    return total_kib * 1024 / 1e6
+
+
+def cpu_s(pid: int) -> float:
+    """The processor's time that a process and its children have had."""
+    total = 0.0
+    for process in [pid, *_children(pid)]:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text(encoding="utf-8").split():
+                found += [int(child), *_children(int(child))]
+    return found
 
 
 def ask(address: str, code: RequestCode, body: bytes | None = None, **fields: str) -> RemotingCommand:
@@ -254,7 +307,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _wait_for_port(process: subprocess.Popen[bytes], port: int, what: str, log: Path) -> None:
+def wait_for_port(process: subprocess.Popen[Any], port: int, what: str, log: Path | None) -> None:
+    """Returns when somebody listens."""
+
     def connects() -> bool:
         with socket.create_connection((HOST, port), START_TIMEOUT_S):
             return True
@@ -262,7 +317,9 @@ def _wait_for_port(process: subprocess.Popen[bytes], port: int, what: str, log: 
     _wait(connects, process, what, log)
 
 
-def _wait_for_a_send(process: subprocess.Popen[bytes], port: int, what: str, log: Path) -> None:
+def _wait_for_a_send(
+    process: subprocess.Popen[bytes], port: int, what: str, log: Path, timeout_s: float
+) -> None:
     """Returns when a message was accepted: to a new topic, as the first message of an application is."""
     fields = {
         "a": "bench_producer", "b": "bench_first", "c": "TBW102", "d": "4", "e": "0", "f": "0",
@@ -277,11 +334,17 @@ def _wait_for_a_send(process: subprocess.Popen[bytes], port: int, what: str, log
             answer = decode(stream.read(int.from_bytes(stream.read(4), "big")))
         return answer.code == ResponseCode.SUCCESS
 
-    _wait(accepts, process, what, log)
+    _wait(accepts, process, what, log, timeout_s)
 
 
-def _wait(condition: Any, process: subprocess.Popen[bytes], what: str, log: Path) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
+def _wait(
+    condition: Any,
+    process: subprocess.Popen[Any],
+    what: str,
+    log: Path | None,
+    timeout_s: float = START_TIMEOUT_S,
+) -> None:
+    deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise CannotRunError(_ended(what, process, log))
@@ -289,7 +352,7 @@ def _wait(condition: Any, process: subprocess.Popen[bytes], what: str, log: Path
             if condition():
                 return
         time.sleep(POLL_S)
-    raise CannotRunError(f"{what} was not ready within {START_TIMEOUT_S} s:\n{_tail(log)}")
+    raise CannotRunError(f"{what} was not ready within {timeout_s:.0f} s:\n{_tail(log)}")
 
 
 def _prepare(command: list[str], what: str, **options: Any) -> None:
@@ -304,11 +367,13 @@ def _prepare(command: list[str], what: str, **options: Any) -> None:
         raise CannotRunError(f"{what} failed:\n" + "\n".join(lines[-20:]))
 
 
-def _ended(what: str, process: subprocess.Popen[bytes], log: Path) -> str:
+def _ended(what: str, process: subprocess.Popen[Any], log: Path | None) -> str:
     return f"{what} ended with status {process.returncode}:\n{_tail(log)}"
 
 
-def _tail(log: Path, lines: int = 20) -> str:
+def _tail(log: Path | None, lines: int = 20) -> str:
+    if log is None:
+        return ""
     return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
 

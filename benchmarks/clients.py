@@ -66,6 +66,11 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def document(arguments: list[str]) -> dict[str, Any]:
+    """Measure; everything for scripts."""
+    return run(parse(arguments))
+
+
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(

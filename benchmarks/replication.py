@@ -50,6 +50,16 @@ Figures = dict[str, float]
 
 def main(arguments: list[str]) -> int:
     """Measure and print; the exit status."""
+    found = document(arguments)
+    if "--json" in arguments:
+        print(json.dumps(found, indent=2))
+    else:
+        _print(found["results"], found["socket_mb_per_s"])
+    return 0
+
+
+def document(arguments: list[str]) -> dict[str, Any]:
+    """Measure; everything for scripts."""
     options = _parser().parse_args(arguments)
     names = [options.only] if options.only else PAIRS
     check_tools(names)
@@ -62,11 +72,7 @@ def main(arguments: list[str]) -> int:
         limit = _socket_mb_per_s()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    if options.json:
-        print(json.dumps({"results": results, "socket_mb_per_s": limit}))
-    else:
-        _print(results, limit)
-    return 0
+    return {"results": results, "socket_mb_per_s": limit}
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -28,7 +28,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.broker_processes import JAVA_OPTIONS, Broker, CannotRunError, check_java, running
+from benchmarks.broker_processes import JAVA_OPTIONS, Broker, CannotRunError, check_java, cpu_s, running
 from kourou.message.codec import decode
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import ONEWAY_FLAG, RemotingCommand
@@ -65,6 +65,11 @@ def main(arguments: list[str]) -> int:
     else:
         _print(figures, options)
     return 0
+
+
+def document(arguments: list[str]) -> dict[str, Any]:
+    """Measure; everything for scripts."""
+    return run(parse(arguments))
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -226,15 +231,11 @@ class _Meter:
 
     def __init__(self, broker: Broker) -> None:
         self._pid = broker.process.pid
-        self._wall, self._cpu = time.perf_counter(), self._cpu_s()
-
-    def _cpu_s(self) -> float:
-        fields = Path(f"/proc/{self._pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        self._wall, self._cpu = time.perf_counter(), cpu_s(self._pid)
 
     def report(self, count: int) -> dict[str, float]:
         """Both, for so many messages."""
-        wall, cpu = time.perf_counter() - self._wall, self._cpu_s() - self._cpu
+        wall, cpu = time.perf_counter() - self._wall, cpu_s(self._pid) - self._cpu
         return {"rate": count / wall, "cpu_us": cpu / count * 1e6}
 
 

@@ -24,8 +24,8 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 /**
  * Users and access control lists by the real Java client and its hook that signs requests.
  *
- * `Access HOST:PORT BROKER_ADDRESS`: the super user is admin, its secret 12345678. Prints a JSON object of
- * what did not fit, by step.
+ * `Access HOST:PORT BROKER_ADDRESS [LAST STEP]`: the super user is admin, its secret 12345678. Prints a JSON object
+ * of what did not fit, by step.
  */
 public class Access {
 
@@ -36,6 +36,7 @@ public class Access {
     static String namesrv;
     static String broker;
     static int number;
+    static String last;
 
     static RPCHook hook(String user, String secret) {
         return user == null ? null : new AclClientRPCHook(new SessionCredentials(user, secret));
@@ -117,6 +118,7 @@ public class Access {
     public static void main(String[] args) throws Exception {
         namesrv = args[0];
         broker = args[1];
+        last = args.length > 2 ? args[2] : null;
         JSONObject report = new JSONObject();
         DefaultMQAdminExt admin = admin("admin", "12345678");
 
@@ -195,6 +197,9 @@ public class Access {
     }
 
     static void step(JSONObject report, String name, Step step) {
+        if (last != null && report.containsKey(last)) {
+            return;
+        }
         List<String> problems = new ArrayList<>();
         try {
             step.run(problems);

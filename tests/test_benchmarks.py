@@ -15,13 +15,13 @@ def report(rate: float, cpu_us: float = 10.0, memory_mib: int = 100) -> dict:
 @pytest.fixture
 def options():
     options = brokers.default_options()
-    options.modes, options.sizes = ["send"], [1024]
+    options.modes, options.sizes = ["batch"], [1024]
     return options
 
 
 def lines_of(options, kourou, java):
-    results = brokers.Results({("kourou", "send", 1024): kourou, ("java", "send", 1024): java})
-    return {line.metric: line for line in brokers.all_lines(options, results)}
+    results = brokers.Results({("kourou", "batch", 1024): kourou, ("java", "batch", 1024): java})
+    return {line.metric: line for line in brokers.all_lines(options, results) if "batch" in line.what}
 
 
 def test_a_figure_is_the_median_of_the_rounds_and_stands_beside_its_target(options):

@@ -7,10 +7,12 @@ from pathlib import Path
 
 
 def write_atomically(path: str | Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Replace a file; what it held before is in `<name>.bak`. `mode`, less the umask, is for both."""
+    """Replace a file; what it held before is in `<name>.bak`. `mode`, less the umask, is for both; who could
+    not read the file before cannot read it afterwards."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
+        mode &= path.stat().st_mode
         _write_one(path.with_name(path.name + ".bak"), path.read_bytes(), mode)
     _write_one(path, data, mode)
 

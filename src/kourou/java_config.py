@@ -7,12 +7,20 @@ field's type says what they are: int, bool, str or an Enum by its names.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from enum import Enum
 from typing import Any, get_type_hints
 
 from kourou.errors import ConfigError
+
+# Files and directories, classes to load, where a server listens and how it is found, how it speaks; and what
+# made Java start programs (CVE-2023-33246). `namesrvAddr` is not among them: name servers are moved by it.
+_PLACE = re.compile(
+    r"tls\..*|haTls\w*|storePath\w*|\w*(?:Paths?|Dir|Home|Provider)|filterServer\w*"
+    r"|bindAddress|listenPort|brokerIP\d|haMasterAddress|haListenPort|metrics\w*(?:Host|Port|Target|Header)"
+)
 
 _kinds_by_class: dict[type, dict[str, Any]] = {}  # a class has hundreds of keys: a look-up takes milliseconds
 
@@ -26,6 +34,12 @@ def java_keys(cls: type) -> dict[str, str]:
             key = item.metadata.get("key") or head + "".join(part.capitalize() for part in rest)
             found[key] = item.name
     return found
+
+
+def names_a_place(key: str) -> bool:
+    """Whether a key says where files are, where a server listens or how it speaks: such are for its own file,
+    and no request changes them."""
+    return _PLACE.fullmatch(key) is not None
 
 
 def _kinds(cls: type) -> dict[str, Any]:

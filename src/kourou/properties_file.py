@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kourou.errors import ConfigError
+
+_BLANKS = (" ", "\t", "\f")
 
 
 def read_properties_file(path: str | Path) -> dict[str, str]:
@@ -29,6 +31,25 @@ def parse_properties(text: str) -> dict[str, str]:
         assert match is not None
         properties[_unescape(match[1])] = _unescape(match[2]).rstrip()
     return properties
+
+
+def format_properties(properties: Mapping[str, str]) -> str:
+    """Java .properties text, a line for each key, in their order.
+
+    What is read back is what was written: no value can bring another key along.
+    """
+    return "".join(f"{_escape_key(key)}={_escape(value)}\n" for key, value in sorted(properties.items()))
+
+
+def _escape(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return f"\\{escaped}" if escaped[:1] in _BLANKS else escaped
+
+
+def _escape_key(key: str) -> str:
+    """A blank or a sign of assignment would end a key."""
+    escaped = re.sub(r"[ =:#!\\]", r"\\\g<0>", key)
+    return escaped.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t").replace("\f", "\\f")
 
 
 def _logical_lines(text: str) -> Iterator[str]:

@@ -8,13 +8,17 @@ import pytest
 
 from kourou.auth import Acl
 from kourou.broker import Broker, BrokerConfig
+from kourou.broker.groups import SubscriptionGroupConfig
 from kourou.client import Consumer, Message, Producer
 from kourou.client.core import ClientCore, RefusedError, make_client_id
 from kourou.errors import KourouError
+from kourou.message.ids import decode_offset_message_id
 from kourou.namesrv import NameServer, NameServerConfig
 from kourou.remoting.codes import RequestCode, ResponseCode
+from kourou.remoting.command import RemotingCommand
 from kourou.remoting.headers import CreateTopic
 from kourou.remoting.signing import Credentials
+from support.access import BROKER, NAME_SERVER, request_of
 from support.clients import run, take
 
 ADMIN, APP = Credentials("admin", "12345678"), Credentials("app", "app-secret")
@@ -154,5 +158,96 @@ def test_a_refusal_does_not_end_the_connection(tmp_path):
                 with pytest.raises(RefusedError, match="signed"):
                     await core.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, None)
             assert len(broker.server.connections) == 1
+
+    run(main())
+
+
+def test_no_request_that_is_served_passes_the_guard(tmp_path):
+    """At the servers themselves: every code that they have a handler for, without a user and with one who may
+    do nothing, whatever way a request takes through the server."""
+
+    async def refusals(core, port, codes):
+        found = {}
+        for code in codes:
+            answer = await core.call(f"127.0.0.1:{port}", request_of(code), 10)
+            found[code] = answer.code
+        return found
+
+    async def main():
+        async with cluster(tmp_path) as (name_server, broker):
+            for server in (broker, name_server):
+                server.access.create_user({"username": APP.access_key, "password": APP.secret_key})
+            ports = (broker.config.listen_port, name_server.port)
+            for credentials in (None, Credentials("app", "wrong"), Credentials("stranger", "x"), APP):
+                async with core_of(name_server, credentials) as core:
+                    for port, codes in zip(ports, (sorted(BROKER), sorted(map(int, NAME_SERVER)))):
+                        wanted = dict.fromkeys(codes, ResponseCode.NO_PERMISSION)
+                        assert await refusals(core, port, codes) == wanted
+            assert broker.store.commit_log.files.max_wrote == 0
+
+    run(main())
+
+
+def test_a_message_that_is_named_by_its_place_is_its_topics(tmp_path):
+    """Who may read a topic does not read another one by naming the place of its messages in the log."""
+
+    async def main():
+        async with cluster(tmp_path) as (name_server, broker):
+            address = f"127.0.0.1:{broker.config.listen_port}"
+            async with core_of(name_server, ADMIN) as core:
+                for topic in ("mine", "theirs"):
+                    await create(core, broker, topic)
+            places = {}
+            async with Producer(f"127.0.0.1:{name_server.port}", group="PG", credentials=ADMIN) as producer:
+                for topic in ("mine", "theirs"):
+                    receipt = await producer.send(Message(topic, topic.encode()))
+                    places[topic] = receipt.offset_message_id
+            broker.access.create_user({"username": APP.access_key, "password": APP.secret_key})
+            broker.access.put_acl(acl(("Topic:mine", ["Sub", "Get"]), ("Group:readers", ["Sub"])))
+            broker.groups.update(SubscriptionGroupConfig("readers"))
+            async with core_of(name_server, APP) as core:
+                for topic, code in (("mine", ResponseCode.SUCCESS), ("theirs", ResponseCode.NO_PERMISSION)):
+                    place = decode_offset_message_id(places[topic]).physical_offset
+                    asked = {"topic": "mine", "offset": str(place), "group": "readers", "delayLevel": "0"}
+                    for request in (RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.CONSUMER_SEND_MSG_BACK):
+                        answer = await core.call(address, RemotingCommand(request, asked), 10)
+                        assert answer.code == code, (topic, request)
+                directly = {
+                    "consumerGroup": "readers",
+                    "topic": "mine",
+                    "clientId": "c",
+                    "msgId": places["theirs"],
+                }
+                answer = await core.call(
+                    address, RemotingCommand(RequestCode.CONSUME_MESSAGE_DIRECTLY, directly), 10
+                )
+                assert answer.code == ResponseCode.NO_PERMISSION
+
+    run(main())
+
+
+def test_secrets_of_users_are_shown_to_super_users_alone(tmp_path):
+    async def main():
+        async with cluster(tmp_path) as (name_server, broker):
+            broker.access.create_user({"username": APP.access_key, "password": APP.secret_key})
+            broker.access.put_acl(acl(("Cluster:DefaultCluster", ["All"])))
+            address = f"127.0.0.1:{broker.config.listen_port}"
+            for credentials, shows in ((ADMIN, True), (APP, False)):
+                async with core_of(name_server, credentials) as core:
+                    for code in (RequestCode.AUTH_GET_USER, RequestCode.AUTH_LIST_USER):
+                        request = RemotingCommand(code, {"username": "admin"})
+                        answer = await core.call(address, request, 10)
+                        text = bytes(answer.body or b"").decode()
+                        assert answer.code == ResponseCode.SUCCESS
+                        assert (ADMIN.secret_key in text, '"admin"' in text) == (shows, True)
+            async with core_of(name_server, APP) as core:  # nor does a user make itself a super user
+                body = b'{"userType":"Super"}'
+                with pytest.raises(RefusedError):
+                    await core.ask(address, RequestCode.AUTH_UPDATE_USER, None, body)
+                answer = await core.call(
+                    address, RemotingCommand(RequestCode.AUTH_UPDATE_USER, {"username": "app"}, body), 10
+                )
+                assert answer.code == ResponseCode.NO_PERMISSION
+            assert broker.access.users["app"].type == "Normal"
 
     run(main())

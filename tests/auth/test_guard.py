@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 
@@ -11,33 +10,13 @@ import pytest
 from kourou.auth import AccessError, AccessTables, Acl, AuthConfig, Guard, Resource
 from kourou.auth.model import ALLOW, DENY
 from kourou.auth.rules import RULES, needs_of
-from kourou.broker.handlers import MODULES
-from kourou.broker.pull import MessagePuller
-from kourou.broker.send import MessageSender
 from kourou.errors import ConfigError
-from kourou.namesrv.handlers import HANDLERS as NAME_SERVER
 from kourou.remoting.codes import RequestCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.signing import Credentials
+from support.access import SERVED, request_of
 
 PEER = "127.0.0.1:4711"
-BROKER = {
-    *(int(code) for module in MODULES for code in module.HANDLERS),
-    *(int(code) for part in (MessageSender, MessagePuller) for code in part.HANDLERS),
-}
-SERVED = sorted(BROKER | {int(code) for code in NAME_SERVER})
-FIELDS = {
-    "topic": "T", "b": "T", "consumerGroup": "G", "group": "G", "groupName": "G", "compareGroup": "G",
-    "filterGroups": "G", "destGroup": "G", "username": "somebody",
-}  # fmt: skip
-BODY = {
-    "consumerGroup": "G",
-    "topic": "T",
-    "groupName": "G",
-    "mqSet": [{"topic": "T", "brokerName": "b", "queueId": 0}],
-    "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": [{"topic": "T"}, {"topic": "%RETRY%G"}]}],
-    "topicConfigList": [{"topicName": "T"}],
-}
 SUPER = Credentials("admin", "secret")
 APP = Credentials("app", "app-secret")
 
@@ -53,10 +32,6 @@ def tables(tmp_path):
 @pytest.fixture
 def guard(tables):
     return Guard(AuthConfig(True, True), tables, lambda: "C")
-
-
-def request_of(code, **fields):
-    return RemotingCommand(code, {**FIELDS, **fields}, json.dumps(BODY).encode())
 
 
 def allow(tables, *resources, actions=("All",), decision=ALLOW, ips=(), policy="Custom"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -479,10 +480,14 @@ def _begin_of(file: Path) -> bytes:
 
 
 def test_up_runs_a_pair(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "kourou", "up", "--dir", str(tmp_path), "--slaves", "1"]
-    with subprocess.Popen(
-        [*command, "--port", "0", "--broker-port", "0"], stdout=subprocess.PIPE, encoding="utf-8"
-    ) as process:
+    command = [sys.executable, "-m", "kourou", "up", "--dir", str(tmp_path), "--slaves", "1", "--no-console"]
+    with (
+        subprocess.Popen(
+            [*command, "--port", "0", "--broker-port", "0"], stdout=subprocess.PIPE, encoding="utf-8"
+        ) as process,
+        contextlib.ExitStack() as stack,
+    ):
+        stack.callback(process.kill)  # before the process is waited for
         assert process.stdout is not None
         lines = list(
             iter(process.stdout.readline, "Ctrl-C stops it; what was sent is there again next time.\n")

@@ -64,7 +64,8 @@ class Load:
         """A broker's clock is not right from now on: when delayed messages are due is not known."""
         self._clock_is_set = True
         now_ms = time.time_ns() // 1_000_000
-        pending = {name for name, due_ms in self._recorder.due_ms.items() if due_ms > now_ms - SETTLE_MS}
+        known = dict(self._recorder.due_ms)  # called from another thread than the one that sends
+        pending = {name for name, due_ms in known.items() if due_ms > now_ms - SETTLE_MS}
         self._recorder.excused |= pending
 
     def clock_is_right(self) -> None:

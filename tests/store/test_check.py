@@ -469,6 +469,16 @@ def test_a_wrong_begin_of_an_index_file(index):
     assert places(run(path).findings) == [("index-header", f"index/{file.name}", 16)]
 
 
+def test_an_index_file_from_before_the_clock_went_back_is_only_warned_of(index):
+    path, file, _ = index
+    patch_number(file, 8, ">q", lambda end: end - 10**9)  # before the begin
+
+    report = run(path)
+
+    assert places(report.findings) == [("index-header", f"index/{file.name}", 0)]
+    assert (report.faults, report.warnings) == (0, 1)
+
+
 def test_an_entry_whose_record_has_no_such_key(index):
     path, file, expected = index
     number, _ = chained_entry(expected)

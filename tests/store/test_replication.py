@@ -456,7 +456,7 @@ def test_the_link_in_tls(tmp_path: Path) -> None:
     async def main() -> None:
         async with node(tmp_path / "m", server_tls=server) as master:
             load(master, 50)
-            async with slave(tmp_path / "s", master.port, client_tls=client) as follower:
+            async with slave(tmp_path / "s", master.port, client_tls=lambda: client) as follower:
                 await caught_up(master, follower)
                 assert_same(master, follower)
             async with slave(tmp_path / "plain", master.port) as stranger:

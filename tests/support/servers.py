@@ -76,13 +76,13 @@ def java_name_server(directory: Path) -> Iterator[Server]:
 
 @contextmanager
 def java_broker(
-    directory: Path, namesrv_port: int, more: Mapping[str, object] | None = None
+    directory: Path, namesrv_port: int, more: Mapping[str, object] | None = None, *, options: str = ""
 ) -> Iterator[Server]:
     """The real broker, known at the name server; started again if somebody else was faster to take a port."""
     with ExitStack() as stack:
         for last in (False, False, True):
             conf = write_broker_conf(directory, namesrv_port, more or {})
-            process = stack.enter_context(_java("broker", conf, directory))
+            process = stack.enter_context(_java("broker", conf, directory, options))
             try:
                 wait_until_registered(namesrv_port, process, read_conf(conf)["brokerName"])
                 break
@@ -135,11 +135,11 @@ def kourou(*arguments: str) -> Iterator[Server]:
 
 
 @contextmanager
-def _java(server: str, conf: Path, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _java(server: str, conf: Path, directory: Path, options: str = "") -> Iterator[subprocess.Popen[bytes]]:
     with (
         open(directory / f"java-{server}.log", "wb") as log,
         subprocess.Popen(
-            [RUN, server, "-c", str(conf)], stdout=log, stderr=log, env=java_environment(directory)
+            [RUN, server, "-c", str(conf)], stdout=log, stderr=log, env=java_environment(directory, options)
         ) as process,
     ):
         try:

@@ -20,8 +20,12 @@ class Access:
 
     async def users(self, address: str, text: str = "") -> list[dict[str, Any]]:
         """The users of a broker whose names contain a text, without their secrets."""
-        found = await self._list(address, RequestCode.AUTH_LIST_USER, {"filter": text})
-        return [{key: value for key, value in user.items() if key != "password"} for user in found]
+        return [_without_secret(user) for user in await self._users(address, text)]
+
+    async def user(self, address: str, name: str) -> dict[str, Any] | None:
+        """A user of a broker, without the secret; None if there is none."""
+        found = await self._get(address, RequestCode.AUTH_GET_USER, {"username": name})
+        return None if found is None else _without_secret(found)
 
     async def create_user(self, addresses: Iterable[str], name: str, password: str, kind: str) -> list[str]:
         """A new user; the brokers that have it now."""
@@ -46,7 +50,30 @@ class Access:
         """Forget a user, and what it was allowed."""
         return await self._tell(addresses, RequestCode.AUTH_DELETE_USER, {"username": name}, None)
 
+    async def copy_users(self, source: str, target: str, names: Sequence[str] | None = None) -> list[str]:
+        """Make users of one broker, or all, users of another, with their secrets; their names."""
+        fields = [{"username": name} for name in names or ()]
+        found = (
+            await self._users(source, "")
+            if names is None
+            else [await self._get(source, RequestCode.AUTH_GET_USER, one) for one in fields]
+        )
+        copied = []
+        for user in found:
+            if user is None:
+                continue
+            name = {"username": str(user["username"])}
+            known = await self._get(target, RequestCode.AUTH_GET_USER, name)
+            code = RequestCode.AUTH_CREATE_USER if known is None else RequestCode.AUTH_UPDATE_USER
+            await self._tell([target], code, name, user)
+            copied.append(name["username"])
+        return copied
+
     # Access control lists
+
+    async def acl(self, address: str, subject: str) -> dict[str, Any] | None:
+        """What a broker says of a subject; None if nothing."""
+        return await self._get(address, RequestCode.AUTH_GET_ACL, {"subject": subject})
 
     async def acls(self, address: str, subject: str = "", resource: str = "") -> list[dict[str, Any]]:
         """The lists of a broker, of subjects and for resources that contain a text."""
@@ -61,8 +88,13 @@ class Access:
         actions: Sequence[str],
         decision: str,
         source_ips: Sequence[str] = (),
+        *,
+        is_new: bool = False,
     ) -> list[str]:
-        """Allow or deny a subject something, in place of what was said of these resources before."""
+        """Allow or deny a subject something, in place of what was said of these resources before.
+
+        `is_new` asks by the other request that there is, which does the same at brokers of today.
+        """
         entries = [
             {
                 "resource": resource,
@@ -73,7 +105,8 @@ class Access:
             for resource in resources
         ]
         body = {"subject": subject, "policies": [{"policyType": "Custom", "entries": entries}]}
-        return await self._tell(addresses, RequestCode.AUTH_UPDATE_ACL, {"subject": subject}, body)
+        code = RequestCode.AUTH_CREATE_ACL if is_new else RequestCode.AUTH_UPDATE_ACL
+        return await self._tell(addresses, code, {"subject": subject}, body)
 
     async def delete_acl(
         self, addresses: Iterable[str], subject: str, resource: str | None = None
@@ -81,6 +114,32 @@ class Access:
         """Forget what is said of a resource, or all that is said of a subject."""
         fields = {"subject": subject, **({"resource": resource} if resource else {})}
         return await self._tell(addresses, RequestCode.AUTH_DELETE_ACL, fields, None)
+
+    async def copy_acls(self, source: str, target: str, subjects: Sequence[str] | None = None) -> list[str]:
+        """Say at one broker what another says of subjects, or of all; the subjects."""
+        found = (
+            await self.acls(source)
+            if subjects is None
+            else [await self.acl(source, subject) for subject in subjects]
+        )
+        copied = []
+        for acl in found:
+            if acl is None:
+                continue
+            subject = str(acl["subject"])
+            is_known = await self.acl(target, subject) is not None
+            code = RequestCode.AUTH_UPDATE_ACL if is_known else RequestCode.AUTH_CREATE_ACL
+            await self._tell([target], code, {"subject": subject}, acl)
+            copied.append(subject)
+        return copied
+
+    async def _users(self, address: str, text: str) -> list[dict[str, Any]]:
+        return await self._list(address, RequestCode.AUTH_LIST_USER, {"filter": text})
+
+    async def _get(self, address: str, code: RequestCode, fields: dict[str, str]) -> dict[str, Any] | None:
+        answer = await self._link.ask(address, code, fields)
+        found: dict[str, Any] | None = lenient_json.loads(bytes(answer.body)) if answer.body else None
+        return found
 
     async def _list(self, address: str, code: RequestCode, fields: dict[str, str]) -> list[dict[str, Any]]:
         answer = await self._link.ask(address, code, fields)
@@ -94,3 +153,7 @@ class Access:
         return list(
             await self._link.each(addresses, lambda address: self._link.ask(address, code, fields, data))
         )
+
+
+def _without_secret(user: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in user.items() if key != "password"}

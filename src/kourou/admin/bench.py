@@ -19,6 +19,7 @@ from kourou.client.core import NoRouteError
 from kourou.client.producer import Producer
 from kourou.errors import KourouError
 from kourou.message import Message
+from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import TlsConfig
 
 TICK_S = 0.25
@@ -92,6 +93,7 @@ class Bench:
     rate: float | None = None  # messages a second in all; as fast as it goes without
     queues: int = 8
     tls: TlsConfig | None = None
+    credentials: Credentials | None = None
     _begun: int = 0
     _sent: int = 0
     _failed: int = 0
@@ -102,7 +104,7 @@ class Bench:
 
     async def run(self, on_tick: Callable[[Tick], None] | None = None) -> Report:
         """Do it, and tell how it goes on the way."""
-        async with Admin(self.namesrv, tls=self.tls) as admin:
+        async with Admin(self.namesrv, tls=self.tls, credentials=self.credentials) as admin:
             try:
                 await admin.core.fetch_route(self.topic)
             except NoRouteError:
@@ -115,7 +117,9 @@ class Bench:
             async with asyncio.timeout(WARM_UP_S):
                 await asyncio.gather(*(one.wait() for one in ready))
             started = loop.time()
-            async with Producer(self.namesrv, group=f"{group}-producer", tls=self.tls) as producer:
+            async with Producer(
+                self.namesrv, group=f"{group}-producer", tls=self.tls, credentials=self.credentials
+            ) as producer:
                 senders = [
                     loop.create_task(self._produce(producer, started))
                     for _ in range(self.producers * self.in_flight)
@@ -177,7 +181,12 @@ class Bench:
         began = datetime.now()
         began_ms = began.timestamp() * 1000
         async with Consumer(
-            self.namesrv, group=group, subscribe=self.topic, consume_from=began - EARLIER, tls=self.tls
+            self.namesrv,
+            group=group,
+            subscribe=self.topic,
+            consume_from=began - EARLIER,
+            tls=self.tls,
+            credentials=self.credentials,
         ) as consumer:
             ready.set()
             async for batch in consumer.batches():

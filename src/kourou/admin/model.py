@@ -7,21 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kourou.client.routes import MASTER_ID
-
-# Positions in Java's MQVersion from which each version has a snapshot and a release, ten of a minor version
-_V4_0_0_SNAPSHOT = 212
-_LAST_VERSION = 611
-
-
-def version_name(number: int) -> str:
-    """The name of a position in Java's MQVersion: 513 is V5_5_0. Those before 4.0 are given as a number."""
-    if number > _LAST_VERSION:
-        return "HIGHER_VERSION"
-    if number < _V4_0_0_SNAPSHOT:
-        return f"V3({number})"
-    step, is_release = divmod(number - _V4_0_0_SNAPSHOT, 2)
-    return "V" + "_".join(str(400 + step)) + ("" if is_release else "_SNAPSHOT")
-
+from kourou.remoting.mq_version import version_name as version_name
 
 # Brokers
 

@@ -94,18 +94,7 @@ class Topics:
             brokers.values(),
             lambda address: self._link.ask_json(address, RequestCode.GET_TOPIC_STATS_INFO, TopicName(topic)),
         )
-        queues = []
-        for part in found.values():
-            for key, entry in (part.get("offsetTable") or {}).items():
-                queue = MessageQueue.from_json(key)
-                queues.append(
-                    QueueState(
-                        *queue,
-                        int(entry["minOffset"]),
-                        int(entry["maxOffset"]),
-                        int(entry.get("lastUpdateTimestamp") or 0),
-                    )
-                )
+        queues = [queue for part in found.values() for queue in read_queues(part)]
         queues.sort(key=lambda one: (one.topic, one.broker_name, one.queue_id))
         return TopicStatus(topic, queues, sum(float(part.get("topicPutTps") or 0) for part in found.values()))
 
@@ -244,3 +233,16 @@ class Topics:
             lambda address: self._link.ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, fields),
         )
         return addresses
+
+
+def read_queues(stats: Mapping[str, Any]) -> list[QueueState]:
+    """The queues in a TopicStatsTable."""
+    return [
+        QueueState(
+            *MessageQueue.from_json(key),
+            int(entry["minOffset"]),
+            int(entry["maxOffset"]),
+            int(entry.get("lastUpdateTimestamp") or 0),
+        )
+        for key, entry in (stats.get("offsetTable") or {}).items()
+    ]

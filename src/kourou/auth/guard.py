@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable
 
 from kourou.auth.config import AuthConfig
-from kourou.auth.model import ALLOW, DISABLE, AccessError, User, subject_of
-from kourou.auth.rules import Need, needs_of
+from kourou.auth.model import ALLOW, DISABLE, SUPER, AccessError, User, subject_of
+from kourou.auth.rules import Need, needs_of, topic
 from kourou.auth.tables import AccessTables
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Answer, Connection, Handler
@@ -59,6 +59,20 @@ class Guard:
         if not self._tables.is_super(user.name):
             self._authorize(user, request, peer.rpartition(":")[0].strip("[]"))
 
+    def check_topic(self, request: RemotingCommand, peer: str, name: str, *actions: str) -> None:
+        """AccessError unless who asks may do one of these with a topic that the request does not name.
+
+        It is that of a message which is named by its place in the log. The request has been checked before.
+        """
+        if not self._config.authentication_enabled or not self._config.authorization_enabled:
+            return
+        user = self._tables.users.get(request.ext_fields.get(ACCESS_KEY, ""))
+        if request.code in self._config.authorization_whitelist or (user and user.type == SUPER):
+            return
+        if user is None:
+            raise AccessError("a request that is served without a user is not allowed anything: name one")
+        self._allow(user, request, Need(topic(name), actions), peer.rpartition(":")[0].strip("[]"))
+
     def _authenticate(self, request: RemotingCommand, peer: str) -> User:
         fields = request.ext_fields
         name = fields.get(ACCESS_KEY)
@@ -69,24 +83,27 @@ class Guard:
         # The same work for a user who is not there, so that time does not tell who is.
         wanted = signature_of(fields, request.body, user.password if user is not None else "")
         if user is None or given is None or not hmac.compare_digest(wanted.encode(), given.encode()):
-            log.warning("request %d of %s from %s has a wrong signature", request.code, name, peer)
+            log.warning("request %d of %r from %s has a wrong signature", request.code, name, peer)
             raise AccessError("check signature failed.")
         if user.status == DISABLE:
             raise AccessError(f"User:{name} is disabled.")
         return user
 
     def _authorize(self, user: User, request: RemotingCommand, source_ip: str) -> None:
+        for need in needs_of(request, self._cluster()):
+            self._allow(user, request, need, source_ip)
+
+    def _allow(self, user: User, request: RemotingCommand, need: Need, source_ip: str) -> None:
         if self._changes != self._tables.changes or len(self._decisions) > MAX_DECISIONS:
             self._decisions.clear()
             self._changes = self._tables.changes
-        for need in needs_of(request, self._cluster()):
-            key = user.name, need, source_ip
-            allowed = self._decisions.get(key)
-            if allowed is None:
-                acl = self._tables.acls.get(subject_of(user.name))
-                decision = None if acl is None else acl.decide(need.resource, need.actions, source_ip)
-                allowed = self._decisions[key] = decision == ALLOW
-            if not allowed:
-                text = f"{subject_of(user.name)} has no permission to access {need.resource} from {source_ip}"
-                log.info("%s (%s for request %d)", text, "/".join(need.actions), request.code)
-                raise AccessError(f"{text}: one of {', '.join(need.actions)} must be allowed")
+        key = user.name, need, source_ip
+        allowed = self._decisions.get(key)
+        if allowed is None:
+            acl = self._tables.acls.get(subject_of(user.name))
+            decision = None if acl is None else acl.decide(need.resource, need.actions, source_ip)
+            allowed = self._decisions[key] = decision == ALLOW
+        if not allowed:
+            text = f"{subject_of(user.name)} has no permission to access {need.resource} from {source_ip}"
+            log.info("%s (%s for request %d)", text, "/".join(need.actions), request.code)
+            raise AccessError(f"{text}: one of {', '.join(need.actions)} must be allowed")

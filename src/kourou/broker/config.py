@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,14 +19,14 @@ from kourou.auth.config import KEYS as AUTH_KEYS
 from kourou.auth.config import SECRETS, STARS
 from kourou.clock import SystemClock
 from kourou.errors import ConfigError
-from kourou.java_config import convert_known, java_keys, to_properties
-from kourou.properties_file import read_properties_file
+from kourou.java_config import convert_known, java_keys, names_a_place, to_properties
+from kourou.properties_file import format_properties, read_properties_file
+from kourou.remoting.metrics import MetricsExporterType
 from kourou.remoting.registration import PERM_READ, PERM_WRITE, DataVersion
 from kourou.store import BrokerRole, MessageStoreConfig
 
 DEFAULT_PORT = 10911
 MASTER_ID = 0
-_BLANKS = (" ", "\t", "\f")
 
 _HIDDEN = ("brokerConfigPath",)
 _FORBIDDEN = frozenset(
@@ -40,6 +39,8 @@ _AT_START_ONLY = (
     "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "mapperFileSizeBatchConsumeQueue",
     "mappedFileSizeConsumeQueueExt", "enableConsumeQueueExt", "maxHashSlotNum", "maxIndexNum",
     "transientStorePoolEnable", "transientStorePoolSize", "enableLmq", "haListenPort", "brokerId",
+    "metricsExporterType", "metricsPromExporterPort", "metricsPromExporterHost", "metricsLabel",
+    "metricsInDelta", "metricsOtelCardinalityLimit",
 )  # fmt: skip
 
 
@@ -147,6 +148,22 @@ class BrokerConfig:
     flush_consumer_offset_interval: int = 5000
     consumer_offset_update_version_step: int = 500
 
+    # Metrics; the endpoint that serves them says too whether the broker is ready
+    metrics_exporter_type: MetricsExporterType = MetricsExporterType.DISABLE
+    metrics_prom_exporter_port: int = 5557
+    metrics_prom_exporter_host: str = ""  # bindAddress
+    metrics_label: str = ""
+    metrics_in_delta: bool = False
+    metrics_otel_cardinality_limit: int = 50_000
+    enable_remoting_metrics: bool = True
+    enable_message_store_metrics: bool = True
+    enable_connection_metrics: bool = True
+    enable_transaction_metrics: bool = True
+    enable_stats_metrics: bool = True
+    enable_request_metrics: bool = True
+    enable_lag_and_dlq_metrics: bool = True
+    estimate_accumulation: bool = True
+
     # Administration
     enable_detail_stat: bool = True
     enable_lmq_stats: bool = False
@@ -195,19 +212,18 @@ class BrokerConfig:
         self.others.update({key: text for key, text in properties.items() if key in self.others})
 
     def forbids_update_of(self, key: str) -> bool:
-        """Whether a key may not be changed from outside."""
-        return key in _FORBIDDEN or key in self.config_black_list.split(";")
+        """Whether a key may not be changed from outside. Those that count at the start only are not among
+        them: they may be said again, as they are."""
+        if key in _FORBIDDEN or key in self.config_black_list.split(";"):
+            return True
+        return names_a_place(key) and key not in _AT_START_ONLY
 
     def to_text(self, *, with_secrets: bool = False) -> str:
         """All keys and values, a line each, in the order of the keys; secrets are for its own file only."""
         values = {**self.others, **to_properties(self.store), **to_properties(self)}
         if not with_secrets:
             values.update(dict.fromkeys(SECRETS & values.keys(), STARS))
-        return "".join(
-            f"{_escape_key(key)}={_escape(value)}\n"
-            for key, value in sorted(values.items())
-            if key not in _HIDDEN
-        )
+        return format_properties({key: value for key, value in values.items() if key not in _HIDDEN})
 
     @property
     def address(self) -> str:
@@ -223,15 +239,3 @@ class BrokerConfig:
     def name_servers(self) -> list[str]:
         """The addresses of the name servers."""
         return [part.strip() for part in self.namesrv_addr.split(";") if part.strip()]
-
-
-def _escape(value: str) -> str:
-    """A value on its line: what is read back is what was written."""
-    escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-    return f"\\{escaped}" if escaped[:1] in _BLANKS else escaped
-
-
-def _escape_key(key: str) -> str:
-    """The same for a key, which a blank or a sign of assignment would end."""
-    escaped = re.sub(r"[ =:#!\\]", r"\\\g<0>", key)
-    return escaped.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t").replace("\f", "\\f")

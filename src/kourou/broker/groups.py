@@ -21,7 +21,7 @@ from kourou.clock import Clock
 from kourou.remoting import lenient_json
 from kourou.remoting.bodies import as_int, as_object, read_bool, read_int, read_list, read_text, read_texts
 from kourou.remoting.registration import DataVersion
-from kourou.store.queue_store import is_lmq
+from kourou.store.queue_store import is_directory_name, is_lmq
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class SubscriptionGroups:
     def get(self, group: str) -> SubscriptionGroupConfig | None:
         """A group; None where there is none. Groups of light queues are there without being made."""
         found = self.groups.get(group)
-        if found is None and is_lmq(group) and self._config.store.enable_lmq:
+        if found is None and is_lmq(group) and self._config.store.enable_lmq and is_directory_name(group):
             return SubscriptionGroupConfig(group)
         return found
 

@@ -420,7 +420,7 @@ class MessagePuller:
     def _finish(self, hold: _Hold) -> None:
         """Try a held pull again; whatever it finds is its answer."""
         if self._release(hold):
-            hold.connection.answer(hold.request, self._pull_again)
+            hold.connection.answer_again(hold.request, self._pull_again)
 
     def _pull_again(self, connection: Connection, request: RemotingCommand) -> Answer:
         return self.pull(connection, request, may_hold=False)

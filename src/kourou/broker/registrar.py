@@ -36,6 +36,7 @@ class Registrar:
         self._broker = broker
         self._changed: set[str] = set()
         self._unreachable: set[str] = set()  # those whose absence was logged
+        self.registered_at: set[str] = set()  # the name servers that took the last registration
         self._leaving = False
 
     def topic_changed(self, names: set[str]) -> None:
@@ -116,10 +117,13 @@ class Registrar:
             if server not in self._unreachable:
                 log.warning("not registered at name server %s, which is tried again: %s", server, error)
             self._unreachable.add(server)
+            self.registered_at.discard(server)
             return None
         if answer.code != ResponseCode.SUCCESS:
+            self.registered_at.discard(server)
             log.warning("name server %s refused the registration: %s %s", server, answer.code, answer.remark)
             return None
+        self.registered_at.add(server)
         if server in self._unreachable:
             log.warning("registered at name server %s again", server)
             self._unreachable.discard(server)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kourou.broker.versions import next_version
@@ -54,6 +54,7 @@ class DelayService:
         self._moves = 0
         self._timers: dict[int, asyncio.TimerHandle | asyncio.Handle] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.on_delivered: Callable[[str, int], None] | None = None  # hears topic and size
 
     # State, in config/delayOffset.json
 
@@ -207,6 +208,8 @@ class DelayService:
         if result.status is not PutMessageStatus.PUT_OK:
             log.warning("a delayed message for %s waits on: %s %s", topic, result.status.name, result.reason)
             return False
+        if self.on_delivered is not None:
+            self.on_delivered(topic, result.wrote_bytes)
         return True
 
     def advance(self, offsets: dict[int, int]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from kourou.broker.config import resolved
@@ -27,7 +28,7 @@ from kourou.message.properties import decode_properties, encode_properties
 from kourou.message.recall import RecallHandle
 from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
 from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
-from kourou.remoting.command import JSON, ONEWAY_FLAG, RemotingCommand, frame_head
+from kourou.remoting.command import JSON, RemotingCommand, frame_head
 from kourou.remoting.connection import Answer, CallTimeoutError, Connection, ConnectionLostError
 from kourou.remoting.header import BadRequestError
 from kourou.remoting.headers import ReplyMessage, SendMessage
@@ -88,6 +89,11 @@ _STORED = {
 }
 
 
+PutPlain = Callable[..., tuple[int, int, int] | None]  # PlainPuts.put, .put_batch
+PutBatch = Callable[..., tuple[list[int], int, int] | None]
+OnStored = Callable[[InnerMessage, PutMessageResult], None]
+
+
 class SendRefusedError(KourouError):
     """A message that is not taken, with the response code that says why."""
 
@@ -127,9 +133,10 @@ class MessageSender:
         self._broker = broker
         self._has_put = broker.has_put
         self._put = broker.store.put_message
-        self._put_plain = broker.store.plain.put
-        self._put_plain_batch = broker.store.plain.put_batch
+        self._put_plain: PutPlain = broker.store.plain.put
+        self._put_plain_batch: PutBatch = broker.store.plain.put_batch
         self._put_many = broker.store.put_messages
+        self._on_stored: OnStored | None = None
         self._targets: dict[str, _Target] = {}
         self._unique_id = UniqueIdGenerator(resolved(broker.config.broker_ip1))
         self.waiting = 0  # sends that are not answered yet
@@ -154,6 +161,10 @@ class MessageSender:
         self._answer_fields = {key: added[key] for key in (names.MSG_REGION, names.TRACE_SWITCH)}
         self._template = self._make_template()
         self._targets.clear()
+
+    def count_puts(self, put_plain: PutPlain, put_batch: PutBatch, on_stored: OnStored) -> None:
+        """Have plain messages and batches put by these, and tell of the others that were stored."""
+        self._put_plain, self._put_plain_batch, self._on_stored = put_plain, put_batch, on_stored
 
     def stop(self) -> None:
         """Take no more messages."""
@@ -430,6 +441,7 @@ class MessageSender:
         if header.reconsume_times <= most and not broker.locks.has_locks(group):
             return topic, queue_id
         properties[names.DELAY_TIME_LEVEL] = "-1"
+        broker.stats.count_dead_letter(header.producer_group, topic)
         return dead_letter_topic(broker, group), random.randrange(DLQ_QUEUES)
 
     # Request and reply
@@ -471,6 +483,8 @@ class MessageSender:
             result = broker.put(message)
             if result.status in _STORED:
                 fields |= self._place(result, queue_id)
+                if self._on_stored is not None:
+                    self._on_stored(message, result)
             else:
                 log.warning("a reply was not stored: %s %s", result.status.name, result.reason)
         code = ResponseCode.SUCCESS if failure is None else ResponseCode.SYSTEM_ERROR
@@ -521,8 +535,7 @@ class MessageSender:
 
         def stored(status: PutMessageStatus) -> None:
             self.waiting -= 1
-            if not request.is_oneway:
-                connection.send(self._answer(request, message, result, queue_id, batch_id))
+            connection.reply(request, self._answer(request, message, result, queue_id, batch_id))
 
         self._broker.store.when_stored(result, message, stored)
         return None
@@ -541,15 +554,13 @@ class MessageSender:
 
         def replicated(status: PutMessageStatus) -> None:
             self.waiting -= 1
-            if request.flag & ONEWAY_FLAG:
-                return
             if status is PUT_OK:
-                connection.send(answer)
+                connection.reply(request, answer)
             elif isinstance(answer, RemotingCommand):
                 answer.code = int(_STORED[status])
-                connection.send(answer)
+                connection.reply(request, answer)
             else:
-                connection.send(request.response(_STORED[status], self._fields(*place)))
+                connection.reply(request, request.response(_STORED[status], self._fields(*place)))
 
         self._broker.store.wait_for_slaves(end, replicated)
 
@@ -573,6 +584,8 @@ class MessageSender:
         puts.messages += result.message_count
         puts.calls += 1
         puts.size_bytes += result.wrote_bytes
+        if self._on_stored is not None:
+            self._on_stored(message, result)
         if batch_id is not None:
             fields["batchUniqId"] = batch_id
         fields |= self._place(result, queue_id)

@@ -13,6 +13,7 @@ import logging
 import os
 import resource
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any
 
 from kourou.auth import AccessTables, AuthConfig, Guard
@@ -25,6 +26,7 @@ from kourou.broker.groups import SubscriptionGroups
 from kourou.broker.ha_group import BrokerGroup
 from kourou.broker.handlers import make_handlers
 from kourou.broker.locks import QueueLocks
+from kourou.broker.metrics import BrokerMetrics
 from kourou.broker.names import TIMER_TOPIC
 from kourou.broker.offsets import ConsumerOffsets
 from kourou.broker.pull import MessagePuller
@@ -46,8 +48,10 @@ from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
 from kourou.remoting.headers import ConsumerGroupName
+from kourou.remoting.metrics import WatchConfig, exports
 from kourou.remoting.server import RemotingServer
-from kourou.remoting.tls import TlsConfig
+from kourou.remoting.timing import RequestWatch, TimedConnection
+from kourou.remoting.tls import RenewedContext, TlsConfig, renewed_server_context
 from kourou.store import BrokerRole, InnerMessage, MessageStore, PutMessageResult, PutMessageStatus
 from kourou.store.config import DEFAULT_HA_PORT
 from kourou.store.replication import Replication
@@ -95,6 +99,13 @@ class Broker:
         self.slave: SlaveService | None = SlaveService(self) if is_slave else None
         acts = self.config.enable_slave_acting_master
         self.group: BrokerGroup | None = BrokerGroup(self) if acts else None
+        self.metrics: BrokerMetrics | None = None
+        if exports(self.config.metrics_exporter_type):
+            self.metrics = BrokerMetrics(self)
+        self.watch: RequestWatch | None = None  # None where no request is timed
+        slow_ms = WatchConfig.read(self.config.others).slow_request_threshold_ms
+        if slow_ms > 0 or self.metrics is not None:
+            self.watch = RequestWatch(slow_ms, None if self.metrics is None else self.metrics.request_meter)
         self.started_ms = self.clock.now_ms()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._later = 0
@@ -102,6 +113,7 @@ class Broker:
         root = self.config.store.store_path_root_dir
         self.auth = AuthConfig.read(self.config.others)
         self.access = AccessTables(self.auth.directory or f"{root}/config")
+        self.guard = Guard(self.auth, self.access, lambda: self.config.broker_cluster_name)
         self._files = {
             name: StateFile(f"{root}/config/{name}", table)
             for name, table in (
@@ -123,6 +135,18 @@ class Broker:
 
     async def start(self) -> None:
         """Open the store, listen, register."""
+        if self.metrics is None:
+            await self._start()
+            return
+        await self.metrics.start()
+        try:
+            await self._start()
+        except BaseException:
+            await self.metrics.stop()
+            raise
+        self.metrics.is_serving = True
+
+    async def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
         _raise_file_limit()
         self.store = MessageStore(
@@ -148,9 +172,15 @@ class Broker:
             self.sender = MessageSender(self)
             self.puller = MessagePuller(self)
             self.registrar = Registrar(self)
-            guard = Guard(self.auth, self.access, lambda: self.config.broker_cluster_name)
-            handlers = guard.guard(make_handlers(self))
-            self.server = RemotingServer(handlers, on_close=self._connection_lost, tls=self._tls)
+            handlers = self.guard.guard(make_handlers(self))
+            self.server = RemotingServer(
+                handlers,
+                on_close=self._connection_lost,
+                tls=self._tls,
+                make_connection=Connection if self.watch is None else partial(TimedConnection, self.watch),
+            )
+            if self.metrics is not None:
+                self.metrics.attach()
             await self._listen()
         except BaseException:
             if hasattr(self, "server"):
@@ -171,6 +201,8 @@ class Broker:
         if self.slave is None:
             self.delay.start()
             self.transactions.start()
+            if self.metrics is not None:
+                self.metrics.count_halves()
             self._spawn(self.transactions.run())
         else:
             self._spawn(self.slave.run())
@@ -214,8 +246,8 @@ class Broker:
         replication = Replication(
             self.store,
             from_start=others.get("haSyncFromStart", "").lower() == "true",
-            server_tls=None if tls is None else tls.server_context(),
-            client_tls=None if tls is None else tls.client_context(),
+            server_tls=None if tls is None else renewed_server_context(tls),
+            client_tls=None if tls is None else RenewedContext(tls.client_context, tls.client_files()).get,
             check_master=None if self.slave is None else self.slave.check_master,
         )
         if replication.client is not None and self.slave is not None:
@@ -224,6 +256,16 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop taking work, answer what waits, save, flush, close."""
+        if self.metrics is None:
+            await self._stop()
+            return
+        self.metrics.is_serving = False
+        try:
+            await self._stop()
+        finally:
+            await self.metrics.stop()
+
+    async def _stop(self) -> None:
         await self.registrar.unregister()
         self.sender.stop()
         if self.group is not None:
@@ -302,8 +344,7 @@ class Broker:
         """Answer a request when `work` is done."""
         if self._later >= MAX_LATER:
             work.close()
-            if not request.is_oneway:
-                connection.send(request.response(ResponseCode.SYSTEM_BUSY, remark=BUSY))
+            connection.reply(request, request.response(ResponseCode.SYSTEM_BUSY, remark=BUSY))
             return
         self._later += 1
         self._spawn(self._answer_later(connection, request, work))
@@ -320,8 +361,7 @@ class Broker:
             answer = request.response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
         finally:
             self._later -= 1
-        if not request.is_oneway:
-            connection.send(answer)
+        connection.reply(request, answer)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

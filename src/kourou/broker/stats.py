@@ -33,6 +33,9 @@ class _Span(NamedTuple):
 MINUTE, HOUR, DAY = _Span(10_000, 7), _Span(600_000, 7), _Span(3_600_000, 25)
 SPANS = {"statsMinute": MINUTE, "statsHour": HOUR, "statsDay": DAY}
 
+MAX_DEAD_LETTERS = 10_000
+OTHER_DEAD_LETTERS = ("", "")
+
 Row = tuple[int, ...]  # totals of counters; the columns:
 _MESSAGES, _CALLS, _SIZE, _LATENCY = 0, 1, 2, 3
 _SEND_BACKS, _ACKS, _ACK_CALLS, _CHECK_POINTS, _CHECK_POINT_CALLS = 4, 5, 6, 7, 8
@@ -218,6 +221,7 @@ class BrokerStats:
         self.topics: dict[str, TopicStats] = {}
         self.groups: dict[tuple[str, str], GroupStats] = {}  # topic, group
         self._counters: dict[tuple[str, str], Counter] = {}  # name, key
+        self.dead_letters: dict[tuple[str, str], int] = {}  # group, topic -> messages that were given up
         self._forgotten = [0] * len(_BROKER_STATS)  # what topics and groups counted that are no more
         self._windows = Windows()
         now_ms = clock.now_ms()
@@ -257,6 +261,13 @@ class BrokerStats:
         counter.value += value
         counter.times += times
 
+    def count_dead_letter(self, group: str, topic: str) -> None:
+        """A group gives up a message of a topic. Both are names from outside: further ones count as one."""
+        key = (group, topic)
+        if key not in self.dead_letters and len(self.dead_letters) >= MAX_DEAD_LETTERS:
+            key = OTHER_DEAD_LETTERS
+        self.dead_letters[key] = self.dead_letters.get(key, 0) + 1
+
     def forget_topic(self, topic: str) -> None:
         """Drop the counters of a deleted topic; the totals keep what they counted."""
         if topic in self.topics:
@@ -268,6 +279,8 @@ class BrokerStats:
         self._forget_groups(lambda key: key[1] == group)
 
     def _forget_groups(self, matches: Callable[[tuple[str, str]], bool]) -> None:
+        for group, topic in [key for key in self.dead_letters if matches(key[::-1])]:
+            del self.dead_letters[group, topic]
         for key in [key for key in self.groups if matches(key)]:
             self._keep(_get_columns(self.groups.pop(key)))
 

@@ -21,7 +21,7 @@ import logging
 import random
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kourou.broker.names import TIMER_TOPIC
@@ -95,6 +95,8 @@ class TimerService:
         self._slot: Iterator[float] | None = None  # the delivery of the first of them, once begun
         self.entered = self.delivered = 0  # messages since the start
         self._rates = (0, 0, 0, 0.0, 0.0)  # ms, entered, delivered, and what came of them a second
+        self.on_entered: Callable[[StoredMessage, int], None] | None = None  # hears a message and its time
+        self.on_delivered: Callable[[StoredMessage], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.Handle | None = None
         self._timer_ms = 0
@@ -322,12 +324,16 @@ class TimerService:
             log.error("a message at %d has no time to come and is left out", entry.physical_offset)
             return True
         if self.delivers and out_ms < self._write_ms:
-            return self._put(found, NEVER_ENTERED, rolls=False)
-        try:
-            self._append(entry, found, out_ms)
-        except (OSError, KourouError) as error:
-            log.error("a timer message waits to be entered: %s", error)
-            return False
+            if not self._put(found, NEVER_ENTERED, rolls=False):
+                return False
+        else:
+            try:
+                self._append(entry, found, out_ms)
+            except (OSError, KourouError) as error:
+                log.error("a timer message waits to be entered: %s", error)
+                return False
+        if self.on_entered is not None:
+            self.on_entered(found, out_ms)
         return True
 
     def follow(self, master: TimerCheckpoint) -> None:
@@ -469,6 +475,8 @@ class TimerService:
         if enqueue_ms != NEVER_ENTERED:
             self._count(found, -1)
         self.delivered += 1
+        if self.on_delivered is not None:
+            self.on_delivered(found)
         if result.status is not PutMessageStatus.PUT_OK:
             log.error("a timer message for %s is left out: %s %s", topic, result.status.name, result.reason)
             return True
@@ -608,6 +616,11 @@ class TimerService:
     def pending(self) -> int:
         """How many messages are in the wheel."""
         return 0 if self._files is None else self._files.wheel.messages_from(self.read_ms)
+
+    def due_within(self, spans_ms: Sequence[int]) -> list[int]:
+        """How many messages are due in the first span from now, from there to the end of the second, …"""
+        now_ms = self._broker.clock.now_ms()
+        return [0] * len(spans_ms) if self._files is None else self._files.wheel.within(now_ms, spans_ms)
 
     @property
     def queue_behind(self) -> int:

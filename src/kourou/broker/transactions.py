@@ -18,8 +18,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from kourou.broker.names import (
@@ -60,6 +61,12 @@ _STORED = (
 )
 
 
+class HalfEvent(Enum):
+    """What becomes of a half."""
+
+    PREPARED, COMMITTED, ROLLED_BACK, GIVEN_UP = range(4)
+
+
 class TransactionService:
     """Halves, what became of them, and the checks of those of which nothing is known."""
 
@@ -74,6 +81,7 @@ class TransactionService:
         self._op_timer: asyncio.TimerHandle | None = None
         self._half_at = 0
         self._op_at = 0
+        self.on_half: Callable[[HalfEvent, str, int], None] | None = None  # hears topic and birth of a half
         self._unsure_from = self._unsure_to = 0  # halves from before the start that may have been committed
 
     # Messages
@@ -89,7 +97,10 @@ class TransactionService:
         message.properties_raw = encode_properties(properties)
         message.sys_flag &= ~sysflag.TRANSACTION_MASK
         message.topic, message.queue_id = TRANS_HALF_TOPIC, QUEUE
-        return self._put(message)
+        result = self._put(message)
+        if self.on_half is not None and result.status in _STORED:
+            self.on_half(HalfEvent.PREPARED, properties[names.REAL_TOPIC], message.born_timestamp)
+        return result
 
     def end(self, request: RemotingCommand, header: EndTransaction) -> RemotingCommand | None:
         """A producer commits or rolls back; None where nothing is said to it, as in Java."""
@@ -113,7 +124,13 @@ class TransactionService:
                 )
         if offset >= self._half_at:
             self._resolve(offset)
+        committed = outcome == sysflag.TRANSACTION_COMMIT
+        self._tell_of(HalfEvent.COMMITTED if committed else HalfEvent.ROLLED_BACK, half)
         return request.response()
+
+    def _tell_of(self, event: HalfEvent, half: StoredMessage) -> None:
+        if self.on_half is not None:
+            self.on_half(event, half.properties.get(names.REAL_TOPIC, ""), half.born_timestamp)
 
     def _may_be_committed(self, half_offset: int) -> bool:
         """Whether only the topic itself tells what became of a half."""
@@ -214,6 +231,15 @@ class TransactionService:
             self._left.setdefault(entry.queue_offset, 0)
             for half_offset in _offsets_in(record):
                 self._tell(half_offset, entry.queue_offset)
+
+    def unresolved(self) -> Iterator[StoredMessage]:
+        """The halves that nobody has ended yet."""
+        queue = self._broker.store.queues.get(TRANS_HALF_TOPIC, QUEUE)
+        for entry in queue.iterate(max(self._half_at, queue.min_offset)) if queue is not None else ():
+            if entry.queue_offset not in self._resolved:
+                half = self._broker.store.look_message(entry.physical_offset)
+                if half is not None:
+                    yield half
 
     async def _find_committed(self) -> None:
         """A crash may come between a commit and its op message: what was committed is not asked for again.
@@ -376,7 +402,10 @@ class TransactionService:
         log.error("%s was checked too often and is given up", half.offset_message_id)
         self._broker.topics.create_for_send_back(TRANS_CHECK_MAX_TIME_TOPIC, 1, PERM_READ | PERM_WRITE)
         message = _copy(half, TRANS_CHECK_MAX_TIME_TOPIC, QUEUE, half.properties)
-        return self._put(message).status in _STORED
+        is_kept = self._put(message).status in _STORED
+        if is_kept:
+            self._tell_of(HalfEvent.GIVEN_UP, half)
+        return is_kept
 
     def resume(self, half: StoredMessage) -> bool:
         """Check a half again that was given up."""

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 import kourou
-from kourou.cli import admin, bench, broker, doctor, mqadmin, namesrv, send, spark, store, tail, up
+from kourou.cli import admin, bench, broker, console, doctor, mqadmin, namesrv, send, spark, store, tail, up
 from kourou.cli.errors import OneLineErrors, RefusedCommand
 
 app = typer.Typer(
@@ -34,6 +34,7 @@ app.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )(mqadmin.mqadmin)
 app.add_typer(store.app)
+app.add_typer(console.app)
 app.add_typer(spark.app)
 app.command("namesrv")(namesrv.namesrv)
 app.command("broker")(broker.broker)

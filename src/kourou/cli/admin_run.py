@@ -12,6 +12,7 @@ import typer
 if TYPE_CHECKING:
     from kourou.admin import Admin
     from kourou.remoting.signing import Credentials
+    from kourou.remoting.tls import TlsConfig
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
@@ -53,10 +54,9 @@ def run(namesrv: str, work: Callable[[Admin], Awaitable[_T]]) -> _T:
 
     from kourou.admin import Admin
     from kourou.cli.output import quiet_log
-    from kourou.cli.serve import load_tls
 
     async def main() -> _T:
-        async with Admin(namesrv, tls=load_tls(None, {}), credentials=credentials()) as admin:
+        async with Admin(namesrv, tls=client_tls(), credentials=credentials()) as admin:
             return await work(admin)
 
     with quiet_log("kourou.client"):  # what matters of it is in the error
@@ -72,6 +72,24 @@ def credentials() -> Credentials | None:
     if not access_key or not secret_key:
         return None
     return Credentials(access_key, secret_key)
+
+
+def client_tls() -> TlsConfig | None:
+    """How servers are spoken to, by KOUROU_TLS of the environment: a tls.properties, `true` for TLS that
+    compares no certificate, `false` for none. Without it, Java's own place for the file counts."""
+    from dataclasses import replace
+
+    from kourou.cli.serve import load_tls
+    from kourou.remoting.tls import TlsConfig
+
+    given = os.environ.get("KOUROU_TLS", "").strip()
+    if not given:
+        return load_tls(None, {})
+    if given.lower() in ("0", "false"):
+        return None
+    if given.lower() in ("1", "true"):
+        return TlsConfig(enable=True, test_mode=True)
+    return replace(TlsConfig.load(given), enable=True)  # who names a file does not want to speak plain
 
 
 def confirm(question: str, yes: bool) -> None:

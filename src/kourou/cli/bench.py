@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kourou.cli.admin_run import DEFAULT_NAMESRV, Namesrv
+from kourou.cli.admin_run import DEFAULT_NAMESRV, Namesrv, client_tls, credentials
 from kourou.cli.output import as_plain, print_json, print_table
 
 if TYPE_CHECKING:
@@ -43,9 +43,11 @@ def bench(
 
     from kourou.admin.bench import Bench
     from kourou.cli.output import quiet_log
-    from kourou.cli.serve import load_tls
 
-    work = Bench(namesrv, topic, producers, in_flight, consumers, size, seconds, rate, tls=load_tls(None, {}))
+    work = Bench(
+        namesrv, topic, producers, in_flight, consumers, size, seconds, rate,
+        tls=client_tls(), credentials=credentials(),
+    )  # fmt: skip
     with quiet_log("kourou.client"):
         if json or not sys.stdout.isatty():
             report = asyncio.run(work.run())

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kourou.cli.serve import TlsOption, load_tls, run, set_up_logging, settle_memory, stop_event
+from kourou.cli.serve import (
+    MetricsPortOption,
+    TlsOption,
+    load_tls,
+    run,
+    set_up_logging,
+    settle_memory,
+    stop_event,
+)
 
 if TYPE_CHECKING:
     from kourou.broker import BrokerConfig
@@ -45,6 +53,7 @@ def broker(
         Path | None,
         typer.Option(help="Where to log, one JSON object a line (<store>/logs/broker.log)."),
     ] = None,
+    metrics_port: MetricsPortOption = None,
     tls: TlsOption = None,
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM."""
@@ -60,6 +69,9 @@ def broker(
         properties["listenPort"] = str(port)
     if store is not None:
         properties["storePathRootDir"] = str(store)
+    if metrics_port is not None:
+        properties["metricsExporterType"] = "PROM"
+        properties["metricsPromExporterPort"] = str(metrics_port)
     config = BrokerConfig.from_properties(properties)
     set_up_logging(log_file or Path(config.store.store_path_root_dir) / "logs" / "broker.log")
     run(_serve(config, load_tls(tls, config.others)))
@@ -73,5 +85,7 @@ async def _serve(config: BrokerConfig, tls: TlsConfig | None) -> None:
     await server.start()
     settle_memory()
     typer.echo(f"listening on {config.bind_address}:{config.listen_port} as {config.address}")
+    if server.metrics is not None:
+        typer.echo(f"metrics on http://{server.metrics.address}/metrics")
     await stop.wait()
     await server.stop()

@@ -25,6 +25,7 @@ EXIT_USAGE = 2
 def verbs() -> dict[str, Verb]:
     """All verbs by their names."""
     from kourou.cli import (
+        mqadmin_access,
         mqadmin_brokers,
         mqadmin_exports,
         mqadmin_groups,
@@ -35,6 +36,7 @@ def verbs() -> dict[str, Verb]:
 
     modules = (
         mqadmin_topics, mqadmin_groups, mqadmin_messages, mqadmin_sends, mqadmin_brokers, mqadmin_exports,
+        mqadmin_access,
     )  # fmt: skip
     return {verb.name: verb for module in modules for verb in module.VERBS}
 

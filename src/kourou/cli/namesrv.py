@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kourou.cli.serve import TlsOption, load_tls, run, set_up_logging, settle_memory, stop_event
+from kourou.cli.serve import (
+    MetricsPortOption,
+    TlsOption,
+    load_tls,
+    run,
+    set_up_logging,
+    settle_memory,
+    stop_event,
+)
 
 if TYPE_CHECKING:
     from kourou.namesrv import NameServerConfig
@@ -36,6 +44,7 @@ def namesrv(
         Path | None,
         typer.Option(help="Where to log, one JSON object a line; warnings go to the terminal in any case."),
     ] = None,
+    metrics_port: MetricsPortOption = None,
     tls: TlsOption = None,
 ) -> None:
     """Run a name server until Ctrl-C or SIGTERM."""
@@ -46,6 +55,8 @@ def namesrv(
         config.listen_port = port
     if host is not None:
         config.bind_address = host
+    if metrics_port is not None:
+        config.others |= {"metricsExporterType": "PROM", "metricsPromExporterPort": str(metrics_port)}
     set_up_logging(log_file)
     run(_serve(config, load_tls(tls, config.others)))
 
@@ -58,5 +69,7 @@ async def _serve(config: NameServerConfig, tls: TlsConfig | None) -> None:
     await server.start()
     settle_memory()
     typer.echo(f"listening on {config.bind_address}:{server.port}")
+    if server.metrics is not None:
+        typer.echo(f"metrics on http://{server.metrics.address}/metrics")
     await stop.wait()
     await server.stop()

@@ -55,6 +55,18 @@ TlsOption = Annotated[
 ]
 
 
+MetricsPortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        help="Serve /metrics, /health and /ready there, as metricsExporterType=PROM does; 0: a free port.",
+        min=0,
+        max=65535,
+        show_default=False,
+    ),
+]
+
+
 def load_tls(file: Path | None, properties: Mapping[str, str]) -> TlsConfig | None:
     """What is configured of TLS, in a file or beside other keys; None if nothing is."""
     from kourou.remoting.tls import DEFAULT_FILE, TlsConfig

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kourou.cli.console_process import ConsoleProcess
 from kourou.cli.serve import run, set_up_logging, settle_memory, stop_event
 from kourou.errors import KourouError
 
@@ -50,6 +51,12 @@ def up(
     broker_port: Annotated[
         int, typer.Option(min=0, max=65535, help="The first broker's port; 0: free ports.")
     ] = 10911,
+    console: Annotated[
+        bool, typer.Option("--console/--no-console", help="Serve the web console too, if it is installed.")
+    ] = True,
+    console_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port of the console, on 127.0.0.1; 0: a free port.")
+    ] = 8088,
 ) -> None:
     """Run a whole RocketMQ on this machine, until Ctrl-C.
 
@@ -60,10 +67,18 @@ def up(
         raise KourouError(f"--broker-port {broker_port}: the last broker would listen on port {last_port}")
     directory = directory.absolute()
     set_up_logging(directory / "logs" / "kourou.log")
-    run(_up(directory, brokers, slaves, host, port, broker_port))
+    run(_up(directory, brokers, slaves, host, port, broker_port, console_port if console else None))
 
 
-async def _up(directory: Path, brokers: int, slaves: int, host: str, port: int, broker_port: int) -> None:
+async def _up(
+    directory: Path,
+    brokers: int,
+    slaves: int,
+    host: str,
+    port: int,
+    broker_port: int,
+    console_port: int | None,
+) -> None:
     from kourou.namesrv import NameServer, NameServerConfig
 
     started = time.monotonic()
@@ -89,10 +104,12 @@ async def _up(directory: Path, brokers: int, slaves: int, host: str, port: int, 
         for broker_id in range(slaves + 1)
         for number in range(brokers)
     ]
+    console = ConsoleProcess(namesrv, console_port, directory / "logs" / "console.log")
     try:
         serve = _serve_here if len(properties) == 1 else _serve_processes
-        await serve(properties, stop, _Announcement(started, directory, f"{host}:{name_server.port}"))
+        await serve(properties, stop, _Announcement(started, directory, namesrv, console))
     finally:
+        await console.stop()
         await name_server.stop()
 
 
@@ -125,12 +142,13 @@ def _properties(
 
 
 class _Announcement:
-    """What is printed once everything is up."""
+    """What is printed once everything is up; the console, which is not waited for, starts then."""
 
-    def __init__(self, started: float, directory: Path, namesrv: str) -> None:
+    def __init__(self, started: float, directory: Path, namesrv: str, console: ConsoleProcess) -> None:
         self._started = started
         self._directory = directory
         self._namesrv = namesrv
+        self._console = console
 
     def __call__(self, addresses: list[str], slaves: list[str]) -> None:
         elapsed = time.monotonic() - self._started
@@ -140,6 +158,9 @@ class _Announcement:
             typer.echo(f"  broker       {address}")
         for address in slaves:
             typer.echo(f"  slave        {address}")
+        console = self._console.start()
+        if console:
+            typer.echo(f"  console      {console}")
         typer.echo(f"  data         {self._directory}\n")
         typer.echo(f"Clients of any language: name server address {self._namesrv}.")
         typer.echo(f"What is in the store:    kourou store info {self._directory}/broker-0")

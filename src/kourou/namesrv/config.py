@@ -15,8 +15,8 @@ from typing import Any
 
 from kourou.auth.config import KEYS as AUTH_KEYS
 from kourou.auth.config import SECRETS, STARS
-from kourou.java_config import convert_known, java_keys, to_properties
-from kourou.properties_file import read_properties_file
+from kourou.java_config import convert_known, java_keys, names_a_place, to_properties
+from kourou.properties_file import format_properties, read_properties_file
 
 DEFAULT_PORT = 9876
 
@@ -46,6 +46,9 @@ JAVA_ONLY = {
     "writeBufferHighWaterMark": "0",
     "writeBufferLowWaterMark": "0",
 }
+
+
+_FORBIDDEN = frozenset({"configBlackList", "clusterName", *AUTH_KEYS})  # whatever the black list says
 
 
 def _in_home(name: str) -> Any:
@@ -96,15 +99,15 @@ class NameServerConfig:
         self.others.update({key: text for key, text in properties.items() if key in self.others})
 
     def forbids_update_of(self, key: str) -> bool:
-        """Whether a key may not be changed from outside: those that name files, and whichever are listed."""
-        return key in {
-            "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome", *AUTH_KEYS,
-            *self.config_black_list.split(";"),
-        }  # fmt: skip
+        """Whether a key may not be changed from outside: those that name files and addresses, those that say
+        who may do what, and whichever are listed."""
+        if key in _FORBIDDEN or key in self.config_black_list.split(";"):
+            return True
+        return names_a_place(key)
 
     def to_text(self, *, with_secrets: bool = False) -> str:
         """All keys and values, a line each, in the order of the keys; secrets are for its own file only."""
         values = {**self.others, **to_properties(self)}
         if not with_secrets:
             values.update(dict.fromkeys(SECRETS & values.keys(), STARS))
-        return "".join(f"{key}={value}\n" for key, value in sorted(values.items()))
+        return format_properties(values)

@@ -156,6 +156,15 @@ class RouteTable:
 
     # Brokers
 
+    def sizes(self) -> dict[str, int]:
+        """How many clusters, broker names, addresses of live brokers and topics there are."""
+        return {
+            "clusters": len(self._clusters),
+            "brokers": len(self._brokers),
+            "addresses": len(self._live),
+            "topics": len(self._topics),
+        }
+
     def register(
         self,
         who: BrokerIdentity,

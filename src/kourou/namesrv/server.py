@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from functools import partial
 
 from kourou.auth import AccessTables, AuthConfig, Guard
 from kourou.clock import Clock, SystemClock
@@ -13,11 +14,15 @@ from kourou.errors import KourouError
 from kourou.namesrv.config import NameServerConfig
 from kourou.namesrv.handlers import Context, make_handlers
 from kourou.namesrv.kv import KvConfig
+from kourou.namesrv.metrics import NameServerMetrics
 from kourou.namesrv.routes import MinBrokerIdChange, RouteTable
 from kourou.remoting.client import RemotingClient
 from kourou.remoting.codes import RequestCode
 from kourou.remoting.command import RemotingCommand
+from kourou.remoting.connection import Connection
+from kourou.remoting.metrics import WatchConfig, exports
 from kourou.remoting.server import RemotingServer
+from kourou.remoting.timing import RequestWatch, TimedConnection
 from kourou.remoting.tls import TlsConfig
 
 log = logging.getLogger(__name__)
@@ -47,7 +52,20 @@ class NameServer:
         self.access = AccessTables(kept)
         guard = Guard(self.auth, self.access, lambda: self.config.others.get("clusterName", DEFAULT_CLUSTER))
         handlers = guard.guard(make_handlers(context))
-        self._server = RemotingServer(handlers, on_close=self.routes.connection_lost, tls=tls)
+        self.metrics: NameServerMetrics | None = None
+        watched = WatchConfig.read(self.config.others)
+        if exports(watched.metrics_exporter_type):
+            self.metrics = NameServerMetrics(self, watched)
+        self.watch: RequestWatch | None = None  # None where no request is timed
+        slow_ms = watched.slow_request_threshold_ms
+        if slow_ms > 0 or self.metrics is not None:
+            self.watch = RequestWatch(slow_ms, None if self.metrics is None else self.metrics.rpc)
+        self._server = RemotingServer(
+            handlers,
+            on_close=self.routes.connection_lost,
+            tls=tls,
+            make_connection=Connection if self.watch is None else partial(TimedConnection, self.watch),
+        )
         self._client = RemotingClient(tls=tls, credentials=self.auth.inner)
         self._expiry: asyncio.Task[None] | None = None
         self._notices: set[asyncio.Task[None]] = set()
@@ -57,16 +75,29 @@ class NameServer:
         """Listen; `port` says where, also if the system chose it."""
         self.access.open(self.auth)
         self.port = await self._server.start(self.config.bind_address, self.config.listen_port)
+        if self.metrics is not None:
+            try:
+                await self.metrics.start()
+            except BaseException:
+                await self._server.stop()
+                raise
         self._expiry = asyncio.get_running_loop().create_task(self._expire())
 
     async def stop(self) -> None:
         """Close everything."""
+        if self.metrics is not None:
+            await self.metrics.stop()
         tasks = [task for task in (self._expiry, *self._notices) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._client.close()
         await self._server.stop()
+
+    @property
+    def connections(self) -> int:
+        """How many clients and brokers are connected."""
+        return len(self._server.connections)
 
     async def _expire(self) -> None:
         while True:

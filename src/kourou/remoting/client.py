@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -174,7 +175,7 @@ class RemotingClient:
         except (OSError, ValueError) as error:
             connection.abort()
             peer.failed()
-            return str(error) or f"no connection within {CONNECT_TIMEOUT_S:g} s"
+            return _why(error, in_tls=context is not None)
         self._connections.add(connection)
         peer.connection = connection
         return None
@@ -226,6 +227,19 @@ class _Peer:
             raise ConnectionLostError(
                 f"{self.address} could not be reached just now; it is tried again in {left_s:.1f} s"
             )
+
+
+def _why(error: Exception, *, in_tls: bool) -> str:
+    """What to say of a connection that could not be made.
+
+    A peer that does not speak TLS just hangs up, and is not spoken to in plain text instead.
+    """
+    text = str(error)
+    if not text and isinstance(error, TimeoutError):
+        text = f"no connection within {CONNECT_TIMEOUT_S:g} s"
+    if in_tls and isinstance(error, OSError) and not isinstance(error, ConnectionRefusedError | ssl.SSLError):
+        return f"{text or 'it hung up'} (TLS is wanted here: see whether it speaks TLS, tls.server.mode)"
+    return text or "it hung up"
 
 
 def _split(address: str) -> tuple[str, int]:

@@ -83,8 +83,10 @@ class RemotingCommand:
     """A request or a response. Hot: a plain class with slots."""
 
     __slots__ = (
-        "_ext_fields", "body", "code", "flag", "language", "opaque", "remark", "serialize_type", "version",
+        "_ext_fields", "began", "body", "code", "flag", "language", "opaque", "remark", "serialize_type",
+        "version",
     )  # fmt: skip
+    began: float  # when a request came, by time.perf_counter; only where requests are timed
 
     def __init__(
         self,

@@ -202,14 +202,26 @@ class Connection(asyncio.Protocol):
         """Have a request handled, and send what its handler returns, or the error that it raises. Hot."""
         try:
             response = handler(self, command)
-        except KourouError as error:
-            response = command.response(error.response_code, remark=str(error))
         except Exception as error:
-            log.exception("request %s of %s failed", command, self.peer)
-            response = command.response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+            response = self.failure(command, error)
         if response is None or command.flag & ONEWAY_FLAG:
             return
         self.send(response)
+
+    # For a request that was held. A connection that is timed tells the two apart.
+    answer_again = answer
+
+    def failure(self, command: RemotingCommand, error: Exception) -> RemotingCommand:
+        """What is answered to a request whose handler raised an error."""
+        if isinstance(error, KourouError):
+            return command.response(error.response_code, remark=str(error))
+        log.error("request %s of %s failed", command, self.peer, exc_info=error)
+        return command.response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+
+    def reply(self, request: RemotingCommand, answer: RemotingCommand | bytes | Pieces) -> None:
+        """Answer a request whose handler returned None before, if somebody waits for it."""
+        if not request.flag & ONEWAY_FLAG:
+            self.send(answer)
 
     # What others do with a connection
 

@@ -36,14 +36,22 @@ class MessageQueue(NamedTuple):
 
 def dumps(value: Any) -> bytes:
     """The JSON of a value. Entries that are None are left out, as fastjson does."""
+    try:
+        text = orjson.dumps(value)
+    except TypeError:  # other keys than strings, or something else of ours
+        return _dumps(value)
+    return text if b"null" not in text else _dumps(value)
+
+
+def _dumps(value: Any) -> bytes:
     if isinstance(value, dict):
         return b"{%b}" % b",".join(
-            _key(key) + b":" + dumps(item) for key, item in value.items() if item is not None
+            _key(key) + b":" + _dumps(item) for key, item in value.items() if item is not None
         )
     if isinstance(value, MessageQueue):
         return orjson.dumps(value.to_json())
     if isinstance(value, list | tuple | set | frozenset):
-        return b"[%b]" % b",".join(map(dumps, value))
+        return b"[%b]" % b",".join(map(_dumps, value))
     return orjson.dumps(value)
 
 

@@ -52,6 +52,7 @@ class RemotingServer:
         tls: TlsConfig | None = None,
         max_connections: int = MAX_CONNECTIONS,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
+        make_connection: Callable[..., Connection] = Connection,
     ) -> None:
         self._handlers = handlers
         self._on_close = on_close
@@ -59,6 +60,7 @@ class RemotingServer:
         self._certificates: RenewedContext | None = None
         self._max_connections = max_connections
         self._idle_timeout_s = idle_timeout_s
+        self._make_connection = make_connection
         self._listeners: list[socket.socket] = []
         self._accepting: dict[Connection, tuple[asyncio.Task[None], socket.socket]] = {}
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -118,7 +120,7 @@ class RemotingServer:
                 sock.close()
                 continue
             sock.setblocking(False)
-            connection = Connection(
+            connection = self._make_connection(
                 self._handlers, on_open=self._opened, on_close=self._closed, outbox=self._outbox
             )
             self._accepting[connection] = loop.create_task(self._attach(connection, sock)), sock

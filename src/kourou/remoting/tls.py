@@ -199,6 +199,18 @@ class RenewedContext:
         return self._context
 
 
+def renewed_server_context(config: TlsConfig) -> ssl.SSLContext:
+    """A context for a server that is given one and keeps it: new connections get renewed certificates."""
+    renewed = RenewedContext(config.server_context, config.server_files())
+
+    def renew(connection: ssl.SSLObject, server_name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = renewed.get()
+
+    context = config.server_context()
+    context.sni_callback = renew  # called for each connection, whether it names a server or not
+    return context
+
+
 def _stamps(paths: list[str]) -> list[tuple[int, int, int] | None]:
     """What tells one content of a file from another without reading it; None of a file that is not there."""
     stamps: list[tuple[int, int, int] | None] = []

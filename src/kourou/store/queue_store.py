@@ -48,6 +48,11 @@ def is_lmq(name: str) -> bool:
     return name.startswith(LMQ_PREFIX)
 
 
+def is_directory_name(name: str) -> bool:
+    """Whether a name leads nowhere but into the directory that it is used in."""
+    return "/" not in name and "\0" not in name and name not in ("", ".", "..")
+
+
 def allows_lmq(topic: str) -> bool:
     """Whether a message of this topic goes to the light queues it names (MixAll.topicAllowsLMQ).
 
@@ -103,7 +108,7 @@ class ConsumeQueueStore:
 
     def _new(self, topic: str, queue_id: int, *, batch: bool) -> AnyQueue:
         # Both become names of directories, and a topic comes from whoever sends.
-        if "/" in topic or "\0" in topic or topic in ("", ".", ".."):
+        if not is_directory_name(topic):
             raise BadMessageError(f"{topic!r} cannot be a topic")
         if len(topic.encode()) > MAX_NAME_BYTES:
             raise BadMessageError(f"topic of {len(topic.encode())} bytes, {MAX_NAME_BYTES} allowed")

@@ -29,6 +29,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -81,8 +82,8 @@ class Replication:
     """Both sides of replication for one store: `start`, `stop`, and what others ask in between.
 
     `from_start`: an empty slave gets the log from its begin, not from its last file. `server_tls` and
-    `client_tls` put the connection into TLS, which Java cannot. `check_master` looks at a master before
-    its bytes are taken.
+    `client_tls` put the connection into TLS, which Java cannot; the latter is asked for a context for each
+    connection. `check_master` looks at a master before its bytes are taken.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Replication:
         *,
         from_start: bool = False,
         server_tls: ssl.SSLContext | None = None,
-        client_tls: ssl.SSLContext | None = None,
+        client_tls: Callable[[], ssl.SSLContext] | None = None,
         check_master: MasterCheck | None = None,
     ) -> None:
         self._store = store

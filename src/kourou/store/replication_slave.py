@@ -141,7 +141,7 @@ class ReplicationClient:
         self,
         store: MessageStore,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         check_master: MasterCheck | None = None,
     ) -> None:
         self.store = store
@@ -229,7 +229,7 @@ class ReplicationClient:
                     lambda: _MasterConnection(self),
                     host.strip("[]"),
                     int(port),
-                    ssl=self._tls,
+                    ssl=None if self._tls is None else self._tls(),
                     server_hostname="" if self._tls else None,
                     ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if self._tls else None,
                     ssl_shutdown_timeout=CLOSE_TIMEOUT_S if self._tls else None,

@@ -8,6 +8,8 @@ TimerCheckpointFile: how far wheel and log had come together (TimerCheckpoint).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from kourou.errors import StoreDamagedError
@@ -88,6 +90,15 @@ class TimerWheel:
         """How many messages are due from a time on."""
         slots = self._used()
         return int(slots["messages"][slots["time"] >= time_ms // self.precision_ms].sum())
+
+    def within(self, time_ms: int, spans_ms: Sequence[int]) -> list[int]:
+        """How many messages are due in the first span from a time, from there to the end of the second, …"""
+        slots, first = self._used(), time_ms // self.precision_ms
+        coming = slots[(slots["time"] >= first) & (slots["time"] < first + spans_ms[-1] // self.precision_ms)]
+        ends = np.array(spans_ms, np.int64) // self.precision_ms
+        places = np.searchsorted(ends, coming["time"].astype(np.int64) - first, side="right")
+        found: list[int] = np.bincount(places, coming["messages"], len(ends)).astype(np.int64).tolist()
+        return found
 
     def lacks(self, times_ms: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Which of these units their slots do not know of."""

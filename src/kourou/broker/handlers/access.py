@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kourou.auth.model import CUSTOM, POLICY_TYPES, SUPER, AccessError, Acl, Resource, one_of
+from kourou.auth.model import CUSTOM, POLICY_TYPES, SUPER, AccessError, Acl, Resource, User, one_of
 from kourou.remoting import lenient_json
 from kourou.remoting.bodies import read_body
 from kourou.remoting.codes import RequestCode, ResponseCode
@@ -69,15 +69,25 @@ def delete_user(broker: Broker, connection: Connection, request: RemotingCommand
     return request.response()
 
 
+def _shown(broker: Broker, request: RemotingCommand, user: User) -> dict[str, str]:
+    """A user as others see it: with a secret, by which anybody could be that user, for super users only."""
+    value = user.to_json()
+    asking = request.ext_fields.get(ACCESS_KEY)
+    if asking and not broker.access.is_super(asking):
+        del value["password"]
+    return value
+
+
 def get_user(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """AUTH_GET_USER."""
     user = broker.access.users.get(_name(request))
-    return request.response(body=None if user is None else lenient_json.dumps(user.to_json()))
+    return request.response(body=None if user is None else lenient_json.dumps(_shown(broker, request, user)))
 
 
 def list_users(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """AUTH_LIST_USER."""
-    users = [user.to_json() for user in broker.access.list_users(request.ext_fields.get("filter"))]
+    found = broker.access.list_users(request.ext_fields.get("filter"))
+    users = [_shown(broker, request, user) for user in found]
     return request.response(body=lenient_json.dumps(users) if users else None)
 
 

@@ -56,11 +56,12 @@ def update_config(broker: Broker, connection: Connection, request: RemotingComma
         properties = parse_properties(str(request.body, "utf-8"))
     except UnicodeDecodeError:
         raise BadRequestError("the body of UPDATE_BROKER_CONFIG is no UTF-8") from None
-    log.info("%s changes the configuration: %s", connection.peer, properties)
     if any(map(broker.config.forbids_update_of, properties)):
+        log.warning("%s may not change all of the keys %s", connection.peer, sorted(properties))
         remark = "Can not update config in black list."
         return request.response(ResponseCode.NO_PERMISSION, remark=remark)
     broker.config.update(properties)
+    log.info("%s changed the configuration: %s", connection.peer, properties)
     now_ms = broker.clock.now_ms()
     broker.config.data_version = next_version(broker.config.data_version, now_ms)
     broker.configure()

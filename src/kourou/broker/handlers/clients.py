@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kourou.auth.rules import SUB
 from kourou.broker.filter_data import compile_filter
 from kourou.errors import CorruptRecordError
 from kourou.message.ids import decode_offset_message_id
@@ -162,8 +163,10 @@ def consume_directly(broker: Broker, connection: Connection, request: RemotingCo
     except (ValueError, CorruptRecordError) as error:
         raise BadRequestError(f"the custom field <msgId> is no message id: {error}") from None
     record = broker.store.commit_log.message_at(place.physical_offset)
-    if record is None:
+    found = None if record is None else broker.store.look_message(place.physical_offset)
+    if record is None or found is None:
         raise BadRequestError(f"there is no message at {place.physical_offset}")
+    broker.guard.check_topic(request, connection.peer, found.topic, SUB)
     work = _ask_consumer(
         broker, request, header.consumer_group, header.client_id or "", fields, bytes(record)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kourou.auth.rules import GET
 from kourou.broker.filters import filter_of
 from kourou.remoting import lenient_json
 from kourou.remoting.codes import RequestCode, ResponseCode
@@ -58,10 +59,12 @@ def view_message(broker: Broker, connection: Connection, request: RemotingComman
     """VIEW_MESSAGE_BY_ID: the message at a physical offset."""
     header = ViewMessage.read(request)
     record = broker.store.commit_log.message_at(header.offset)
-    if record is None:
+    found = None if record is None else broker.store.look_message(header.offset)
+    if found is None:
         return request.response(
             ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {header.offset}"
         )
+    broker.guard.check_topic(request, connection.peer, found.topic, GET)
     return request.response(body=record)
 
 

@@ -6,6 +6,7 @@ import logging
 import random
 from typing import TYPE_CHECKING
 
+from kourou.auth.rules import SUB
 from kourou.broker.send import (
     DLQ_QUEUES,
     MAX_INT,
@@ -54,6 +55,7 @@ def send_back(broker: Broker, connection: Connection, request: RemotingCommand) 
     if found is None:
         remark = f"look message by offset failed, {header.offset}"
         raise SendRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+    broker.guard.check_topic(request, connection.peer, found.topic, SUB)
     queue_id = random.randrange(config.retry_queue_nums)
     properties = dict(found.properties)
     properties.setdefault(names.RETRY_TOPIC, found.topic)
@@ -61,6 +63,7 @@ def send_back(broker: Broker, connection: Connection, request: RemotingCommand) 
     most = most_retries(request, config, header.max_reconsume_times)
     if found.reconsume_times >= most or header.delay_level < 0:
         topic, queue_id = dead_letter_topic(broker, group), random.randrange(DLQ_QUEUES)
+        broker.stats.count_dead_letter(group, header.origin_topic or found.topic)
         properties[names.DELAY_TIME_LEVEL] = "0"
         log.info("%s of %s goes to the dead letters of %s", found.offset_message_id, found.topic, group)
     else:

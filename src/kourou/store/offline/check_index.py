@@ -192,11 +192,12 @@ class _File:
                 self._fault(
                     "index-header", 24, f"header says last offset {file.end_offset}, the last entry {last}"
                 )
-            if not 0 < file.begin_timestamp <= file.end_timestamp:
-                self._fault(
-                    "index-header",
-                    0,
-                    f"header says times from {file.begin_timestamp} to {file.end_timestamp}",
+            times = f"header says times from {file.begin_timestamp} to {file.end_timestamp}"
+            if not 0 < min(file.begin_timestamp, file.end_timestamp):
+                self._fault("index-header", 0, times)
+            elif file.begin_timestamp > file.end_timestamp:
+                self._findings.warning(
+                    "index-header", file.path, 0, f"{times}: the clock went back, look-ups by time may miss it"
                 )
 
     def _check_slots(self) -> Integers:

@@ -1,0 +1,214 @@
+"""A message: its body and properties, who has consumed it, its trace; it is sent or consumed again."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from nicegui import ui
+
+from kourou.admin.model import MessageTrack
+from kourou.client.received import ReceivedMessage
+from kourou.console.components import (
+    Section,
+    card,
+    code,
+    dialog,
+    dialog_buttons,
+    empty,
+    facts,
+    page_title,
+    size,
+)
+from kourou.console.pages.timeline import draw_trace
+from kourou.console.reading import MAX_SHOWN_BYTES, body_forms
+from kourou.console.table import Column, DataTable
+from kourou.console.texts import t
+from kourou.console.users import Role
+from kourou.console.view import View, from_path, group_url, message_url, to_path, topic_url
+from kourou.message.host import format_host
+
+TRACK_COLORS = {
+    "CONSUMED": "good",
+    "CONSUMED_BUT_FILTERED": "mute",
+    "NOT_CONSUME_YET": "warn",
+    "NOT_ONLINE": "bad",
+    "PULL": "info",
+}
+
+
+async def draw(view: View, topic: str, message_id: str) -> None:
+    """Draw the page of a message."""
+    name = from_path(topic)
+    with ui.row().classes("w-full items-end justify-between gap-3"):
+        page_title(message_id, name, parent=(t("Messages"), f"/messages?topic={to_path(name)}"))
+        if view.may(Role.OPERATOR):
+            with ui.row().classes("gap-2"):
+                ui.button(
+                    t("Send again"), icon="replay", on_click=lambda: _resend_dialog(view, name, message_id)
+                ).props("outline")
+                ui.button(
+                    t("Consume directly"),
+                    icon="play_arrow",
+                    on_click=lambda: _consume_dialog(view, name, message_id),
+                ).props("outline")
+    Section(
+        lambda: view.backend.ask(
+            ("message", name, message_id), lambda admin: admin.messages.by_id(name, message_id)
+        ),
+        lambda message: _draw(view, name, message),
+    )
+
+
+def _draw(view: View, topic: str, message: ReceivedMessage) -> None:
+    with ui.element("div").classes("k-grid-2"):
+        with card(t("Message")):
+            facts(
+                {
+                    t("Topic"): lambda: ui.link(topic, topic_url(topic)).classes("k-link"),
+                    t("Message id"): lambda: ui.label(message.message_id).classes("k-mono"),
+                    t("Offset message id"): lambda: ui.label(message.offset_message_id).classes("k-mono"),
+                    t("Tag"): message.tags,
+                    t("Keys"): " ".join(message.keys),
+                    t("Queue, offset"): f"{message.queue_id}, {message.queue_offset:,}",
+                    t("Born"): f"{_time(message.born_timestamp)} · {format_host(message.born_host)}",
+                    t("Stored"): f"{_time(message.store_timestamp)} · {format_host(message.store_host)}",
+                    t("Size"): size(len(message.body)),
+                    t("Tries"): str(message.reconsume_times),
+                }
+            )
+        with card(t("Body")):
+            _draw_body(bytes(message.body), message.message_id)
+    with card(t("Properties")):
+        columns = [Column("name", t("Name"), "code"), Column("value", t("Value"), "code")]
+        rows = [{"name": key, "value": value} for key, value in sorted(message.properties.items())]
+        DataTable(columns, rows, export="properties", per_page=10)
+    with card(t("Who has consumed it")):
+        Section(
+            lambda: view.backend.ask(
+                ("tracks", message.offset_message_id), lambda admin: admin.messages.tracks(message)
+            ),
+            _draw_tracks,
+        )
+    with card(t("Trace")):
+        unique_id = message.message_id
+        Section(
+            lambda: view.backend.ask(("trace", unique_id), lambda admin: admin.messages.trace(unique_id)),
+            draw_trace,
+        )
+
+
+def _draw_body(body: bytes, name: str) -> None:
+    if not body:
+        empty("short_text", t("The body is empty"))
+        return
+    forms = body_forms(body)
+    names = {"json": "JSON", "text": t("Text"), "hex": "Hex"}
+    with ui.tabs().props("align=left no-caps dense") as tabs:
+        for form in forms:
+            ui.tab(form, names[form])
+    with ui.tab_panels(tabs, value=next(iter(forms)), animated=False):
+        for form, text in forms.items():
+            with ui.tab_panel(form):
+                code(text)
+    with ui.row().classes("w-full items-center justify-between gap-2 mt-2"):
+        is_cut = len(body) > MAX_SHOWN_BYTES
+        ui.label(t("The first {size}", size=size(MAX_SHOWN_BYTES)) if is_cut else "").classes("k-subtitle")
+        ui.button(
+            t("Download"),
+            icon="download",
+            on_click=lambda: ui.download.content(body, f"{name}.bin", "application/octet-stream"),
+        ).props("flat dense")
+
+
+def _draw_tracks(tracks: list[MessageTrack]) -> None:
+    if not tracks:
+        empty("groups", t("No group consumes this topic"))
+        return
+    texts = {
+        "CONSUMED": t("consumed"),
+        "CONSUMED_BUT_FILTERED": t("left out by its filter"),
+        "NOT_CONSUME_YET": t("not consumed yet"),
+        "NOT_ONLINE": t("offline"),
+        "PULL": t("pulls, not known"),
+        "CONSUME_BROADCASTING": t("broadcasting, not known"),
+        "UNKNOWN": t("not known"),
+    }
+    rows = [
+        {
+            "name": one.group,
+            "name_href": group_url(one.group),
+            "state": texts.get(one.track_type, one.track_type),
+            "state_color": TRACK_COLORS.get(one.track_type, "mute"),
+            "reason": one.reason or "",
+        }
+        for one in tracks
+    ]
+    columns = [
+        Column("name", t("Group"), "link"),
+        Column("state", t("State"), "badge"),
+        Column("reason", t("Reason"), "code", minor=True),
+    ]
+    DataTable(columns, rows, export="tracks", per_page=10)
+
+
+def _resend_dialog(view: View, topic: str, message_id: str) -> None:
+    with dialog(t("Send again")) as box:
+        ui.label(t("A new message with the same body and properties goes to {topic}.", topic=topic))
+
+        async def send() -> bool:
+            receipt = await view.change(
+                Role.OPERATOR,
+                lambda admin: admin.messages.resend(topic, message_id),
+                t("The message is sent"),
+            )
+            if receipt is not None:
+                ui.navigate.to(message_url(topic, receipt.offset_message_id))
+            return receipt is not None
+
+        dialog_buttons(box, t("Send"), send)
+
+
+def _consume_dialog(view: View, topic: str, message_id: str) -> None:
+    groups = view.snapshot.groups
+    online = [name for name, row in groups.items() if row.clients and topic in row.topics] or [
+        name for name, row in groups.items() if row.clients
+    ]
+    with dialog(t("Consume directly")) as box:
+        if not online:
+            empty("cloud_off", t("Nobody is online"), t("Start a client of the group, and look again"))
+            return
+        group = ui.select(online, value=online[0], label=t("Group")).props("outlined dense")
+        clients = sorted(groups[online[0]].clients)
+        client = ui.select(clients, value=clients[0], label=t("Client")).props("outlined dense")
+
+        def choose() -> None:
+            found = sorted(groups[str(group.value)].clients)
+            client.set_options(found, value=found[0] if found else None)
+
+        group.on_value_change(choose)
+        ui.label(t("This client consumes it now, whatever became of it before."))
+
+        async def consume() -> bool:
+            result = await view.change(
+                Role.OPERATOR,
+                lambda admin: admin.messages.consume_directly(
+                    str(group.value), str(client.value), topic, message_id
+                ),
+                t("The client has answered"),
+            )
+            if result is not None:
+                with dialog(t("The client has answered")):
+                    facts(
+                        {
+                            t("Result"): result.consume_result,
+                            t("Remark"): result.remark,
+                            t("Milliseconds"): str(result.spent_ms),
+                        }
+                    )
+            return result is not None
+
+        dialog_buttons(box, t("Consume directly"), consume)
+
+
+def _time(when_ms: int) -> str:
+    return datetime.fromtimestamp(when_ms / 1000).isoformat(" ", "milliseconds")

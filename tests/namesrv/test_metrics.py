@@ -1,0 +1,119 @@
+"""A name server tells what it knows, and that it is ready."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kourou.errors import ConfigError
+from kourou.namesrv import NameServer, NameServerConfig
+from kourou.namesrv.metrics import FAMILIES
+from kourou.remoting.codes import RequestCode
+from kourou.remoting.command import RemotingCommand
+from support.broker import loop_thread, run_on, running, until
+from support.scrape import get, scrape
+from support.servers import kourou
+from support.wire import Caller
+
+HOST = "127.0.0.1"
+ON = {"metricsExporterType": "PROM", "metricsPromExporterPort": "0"}
+
+
+@contextmanager
+def name_server(directory: Path, **others: str) -> Iterator[NameServer]:
+    """A name server in a thread of its own, with keys that Java's does not have."""
+    config = NameServerConfig(
+        bind_address=HOST,
+        listen_port=0,
+        kv_config_path=str(directory / "kv.json"),
+        config_store_path=str(directory / "ns.conf"),
+    )
+    config.others |= others
+
+    async def make() -> NameServer:
+        server = NameServer(config)
+        await server.start()
+        return server
+
+    with loop_thread() as loop:
+        server = run_on(loop, make())
+        try:
+            yield server
+        finally:
+            run_on(loop, server.stop())
+            assert run_on(loop, _tasks()) == 0
+
+
+async def _tasks() -> int:
+    return len(asyncio.all_tasks()) - 1
+
+
+def port_of(server: NameServer) -> int:
+    assert server.metrics is not None
+    return server.metrics.port
+
+
+def test_a_name_server_tells_of_brokers_topics_and_requests(tmp_path: Path) -> None:
+    with name_server(tmp_path, **ON, metricsLabel="zone:a") as server:
+        with running(tmp_path, {"namesrvAddr": f"{HOST}:{server.port}"}) as site:
+            site.make_topic("orders")
+            until(lambda: scrape(port_of(server)).value("kourou_namesrv_brokers") == 1, "the broker")
+            found = scrape(port_of(server))
+            node = {"node_type": "nameserver", "node_id": f"{HOST}:{server.port}", "zone": "a"}
+            assert found.value("kourou_namesrv_clusters", **node) == 1
+            assert found.value("kourou_namesrv_broker_addresses", **node) == 1
+            assert found.value("kourou_namesrv_topics") >= 1
+            assert found.value("kourou_connections") == 1
+            registered = {"request_code": "register_broker", "response_code": "success", "result": "success"}
+            assert found.value("rocketmq_rpc_latency_milliseconds_count", **registered, **node) >= 1
+        until(lambda: scrape(port_of(server)).value("kourou_namesrv_brokers") == 0, "its end")
+        names = {name for name in scrape(port_of(server)).families if not name.startswith("process_")}
+        assert names == {family.name.removesuffix("_total") for family in FAMILIES}
+
+
+def test_health_and_readiness(tmp_path: Path) -> None:
+    with name_server(tmp_path, **ON) as server:
+        assert get(port_of(server), "/health").json()["status"] == "UP"
+        assert get(port_of(server), "/ready").json() == {"ready": True, "node": "nameserver"}
+
+
+def test_without_the_key_there_is_no_endpoint_and_no_key_is_shown(tmp_path: Path) -> None:
+    with name_server(tmp_path) as server, Caller(server.port) as caller:
+        assert server.metrics is None
+        answer = caller.call(RemotingCommand(RequestCode.GET_NAMESRV_CONFIG))
+        assert b"metrics" not in bytes(answer.body or b"")
+
+
+def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with (
+            pytest.raises(OSError, match=f"metricsPromExporterPort={port}: .*the port is taken"),
+            name_server(tmp_path, metricsExporterType="PROM", metricsPromExporterPort=port),
+        ):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("metricsExporterType", "LOG"), ("metricsExporterType", "X"), ("metricsPromExporterPort", "70000")],
+)
+def test_values_of_no_use_are_refused(tmp_path: Path, key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key}={value}"), name_server(tmp_path, **{**ON, key: value}):
+        pass
+
+
+def test_the_command_line_gives_the_port(tmp_path: Path) -> None:
+    conf = tmp_path / "namesrv.conf"
+    conf.write_text(f"kvConfigPath={tmp_path}/kv.json\n", encoding="utf-8")
+    arguments = ("--port", "0", "--host", HOST, "--metrics-port", "0")
+    with kourou("namesrv", "-c", str(conf), *arguments) as server:
+        assert server.process.stdout is not None
+        line = server.process.stdout.readline()
+        port = int(line.removeprefix(f"metrics on http://{HOST}:").removesuffix("/metrics\n"))
+        assert get(port, "/ready").status == 200
