@@ -730,8 +730,37 @@ batches = st.tuples(
         max_size=6,
     ),
 )
+
+
+@st.composite
+def uniform_batches(draw):
+    """Messages of one form, as one loop of a program makes them; at times one of them is another."""
+    size, count = draw(st.integers(0, 200)), draw(st.integers(2, 24))
+    before, behind = (
+        draw(st.dictionaries(names, texts, max_size=2)),
+        draw(st.dictionaries(names, texts, max_size=2)),
+    )
+    form = draw(st.sampled_from(["%08X", "%d", "%08X é", "%08X INNER_"]))
+    items = [
+        (bytes([number]) * size, {**before, "UNIQ_KEY": form % number, **behind}) for number in range(count)
+    ]
+    odd = draw(st.none() | st.integers(0, count - 1))
+    if odd is not None:
+        items[odd] = draw(
+            st.sampled_from(
+                [(items[odd][0] + b"x", items[odd][1]), (items[odd][0], {**items[odd][1], "a": "other"})]
+            )
+        )
+    return draw(st.integers(0, 1)), items
+
+
 steps = st.lists(
-    st.one_of(plain_messages, batches, st.sampled_from(["commitlog", "consumequeue", "room", "tick"])),
+    st.one_of(
+        plain_messages,
+        batches,
+        uniform_batches(),
+        st.sampled_from(["commitlog", "consumequeue", "room", "tick"]),
+    ),
     min_size=1,
     max_size=25,
 )

@@ -127,6 +127,7 @@ class MessagePuller:
         self._accesses: dict[tuple[str, str], _Access] = {}
         self.configure()
         broker.store.dispatcher.on_arrive = self._on_arrive
+        broker.store.dispatcher.awaited = self._by_queue
         broker.store.dispatcher.on_arrive_many = self.wake_all
 
     def pull(self, connection: Connection, request: RemotingCommand, may_hold: bool = True) -> Answer:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 from kourou.broker.config import resolved
 from kourou.broker.groups import SubscriptionGroupConfig
 from kourou.broker.names import check_topic_name, is_send_forbidden
+from kourou.broker.plain_properties import PlainProperties
 from kourou.broker.stats import TopicStats
 from kourou.errors import BadMessageError, KourouError
 from kourou.message import properties as names
@@ -55,13 +56,6 @@ SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 BORN_HOST_V6 = sysflag.BORN_HOST_V6
 
 # A message with one of these is not plain: it is kept elsewhere first, or the broker's own property is in it.
-_NOT_PLAIN = frozenset(
-    (
-        names.TRANSACTION_PREPARED, names.DELAY_TIME_LEVEL, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS,
-        names.TIMER_DELIVER_MS, names.POP_CK, names.PRIORITY, names.LITE_TOPIC, names.MSG_REGION,
-        names.TRACE_SWITCH, names.CLUSTER,
-    )
-)  # fmt: skip
 _TIMER = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
 
 # Names of the short header, in the order of the long one.
@@ -158,6 +152,7 @@ class MessageSender:
         }
         self._added = added
         self._added_raw = encode_properties(added)
+        self._read_properties = PlainProperties(added).read
         self._answer_fields = {key: added[key] for key in (names.MSG_REGION, names.TRACE_SWITCH)}
         self._template = self._make_template()
         self._targets.clear()
@@ -196,28 +191,22 @@ class MessageSender:
         if not is_plain:
             return self.send(connection, request)
         assert body is not None
-        properties = decode_properties(raw)
         name, sys_flag, born_host = target.name, target.sys_flag, connection.peer_host
         if len(born_host) == 20:
             sys_flag |= BORN_HOST_V6
         batch = fields.get("m", "false")
         if batch != "false" or request.code == SEND_BATCH:
-            if batch not in ("true", "false") or names.DELAY_TIME_LEVEL in properties:
+            of_all = decode_properties(raw)
+            if batch not in ("true", "false") or names.DELAY_TIME_LEVEL in of_all:
                 return self.send(connection, request)
             return self._send_batch(
-                connection, request, target, queue_id, properties, sys_flag, born_timestamp, born_host
+                connection, request, target, queue_id, of_all, sys_flag, born_timestamp, born_host
             )
-        unique_id = properties.get("UNIQ_KEY", "")
-        if raw[-1:] != "\x02":
-            raw += "\x02"
-        if (
-            len(properties) != raw.count("\x02")
-            or not _NOT_PLAIN.isdisjoint(properties)
-            or not (unique_id.isalnum() and unique_id.isascii())
-        ):
+        properties = self._read_properties(raw)
+        if properties is None:
             return self.send(connection, request)
-        properties.update(self._added)
-        raw += self._added_raw
+        unique_id = properties["UNIQ_KEY"]
+        raw = raw + self._added_raw if raw[-1] == "\x02" else f"{raw}\x02{self._added_raw}"
         put = self._put_plain(
             name, queue_id, body, raw, properties, sys_flag, born_timestamp, born_host, self.store_host
         )

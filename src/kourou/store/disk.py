@@ -25,8 +25,8 @@ from kourou.errors import DiskFullError, StoreLockedError
 from kourou.files import sync_dir
 
 PAGE_SIZE = 4096
-# Of a new file up to this size, a queue's, pages come one by one: with the first touch Linux would bring 32 of
-# them, which takes a hundred times as long, for each of thousands of queues.
+# Of a new file up to this size, a queue's, pages come one by one: with the first touch Linux would bring 32
+# of them, which takes a hundred times as long, for each of thousands of queues.
 SMALL_FILE_BYTES = 32 * 1024 * 1024
 _MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23  # Linux 5.14: fault pages in without touching each
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING
 
 from kourou.errors import KourouError
@@ -235,6 +235,7 @@ class Dispatcher:
         self.at_once = not (config.sync_flush or config.transient_store_pool_enable)
         self.dispatched_offset = 0  # everything before it has its queue entry and its keys
         self.on_arrive: OnArrive | None = None
+        self.awaited: Sized = ()  # empty: nobody waits, and `on_arrive` need not be called
         self.on_arrive_many: Callable[[], None] | None = None  # messages of any queue, which ones is not said
 
     @property

@@ -29,6 +29,7 @@ class PlainPutter:
 
     def __init__(self, putter: MessagePutter) -> None:
         self._putter = putter
+        self._inbox = putter.inbox
         self._files = putter.commit_log.files
         self._queues = putter.queues
         self._index_add = putter.index.add
@@ -55,7 +56,7 @@ class PlainPutter:
         if (
             not self._may_be_plain
             or putter.refusal is not None
-            or putter.has_calls
+            or self._inbox.calls
             or putter.lacks_replicas is not None
             or not isinstance(queue, ConsumeQueue)
             or file.base + file.wrote - self._files.flushed_where > putter.max_unflushed
@@ -75,17 +76,30 @@ class PlainPutter:
         born_host: bytes,
         store_host: bytes,
     ) -> tuple[int, int, int] | None:
-        """Append a message: physical offset, queue offset and size of its record. Hot."""
-        place = self._place(topic_name, queue_id)
-        if place is None:
+        """Append a message: physical offset, queue offset and size of its record. Hot: `_place` is in line."""
+        putter, files = self._putter, self._files
+        try:
+            topic = putter.topics[topic_name]
+            queue = self._queues.table[topic_name][queue_id]
+            file = files.files[-1]
+        except (KeyError, IndexError):
             return None
-        topic, queue, file = place
+        at = file.wrote
+        offset = file.base + at
+        if (
+            not self._may_be_plain
+            or putter.refusal is not None
+            or self._inbox.calls
+            or putter.lacks_replicas is not None
+            or not isinstance(queue, ConsumeQueue)
+            or offset - files.flushed_where > putter.max_unflushed
+        ):
+            return None
         raw_bytes = raw.encode()
         body_length, raw_length = len(body), len(raw_bytes)
         kind = sys_flag >> 4 & 3
         header_size = HEADER_SIZES[kind]
         size = header_size + body_length + topic.overhead + raw_length
-        at = file.wrote
         end = at + size
         if (
             end + END_FILE_MIN_BLANK > file.size
@@ -95,7 +109,6 @@ class PlainPutter:
             or "INNER_" in raw
         ):
             return None
-        offset = file.base + at
         queue_offset = queue.next_offset
         timestamp = self._clock.now_ms()
         view = file.view
@@ -125,7 +138,7 @@ class PlainPutter:
         dispatcher.dispatched_offset = offset + size
         if self._indexing:
             self._index_add(topic.key_prefixes, get("UNIQ_KEY"), get("KEYS"), tags, offset, timestamp)
-        if dispatcher.on_arrive is not None:
+        if dispatcher.awaited and dispatcher.on_arrive is not None:
             dispatcher.on_arrive(topic_name, queue_id, queue_offset + 1, code, timestamp, properties)
         puts = topic.puts
         puts.count += 1
@@ -232,7 +245,7 @@ class PlainPutter:
         dispatcher.dispatched_offset = offset
         if self._indexing:
             self._index_add_flat(keys)
-        if dispatcher.on_arrive is not None:
+        if dispatcher.awaited and dispatcher.on_arrive is not None:
             for code in {*codes, 0} if len(codes) < len(offsets) else set(codes):
                 dispatcher.on_arrive(topic_name, queue_id, queue_offset, code, timestamp, None)
         topic.puts.count += len(offsets)

@@ -215,7 +215,7 @@ class MessagePutter:
         self.index = index
         self.dispatcher = dispatcher
         self.stats = stats
-        self._inbox = inbox
+        self.inbox = inbox
         self.topics: dict[str, TopicForm] = {}
         self._files = commit_log.files
         self.max_unflushed = int(physical_memory_bytes() * MAX_UNFLUSHED_SHARE)
@@ -233,8 +233,8 @@ class MessagePutter:
 
     def put_message(self, message: InnerMessage) -> PutMessageResult:
         """Append one message. Hot: some six microseconds with its queue entry and its keys."""
-        if self._inbox.calls:
-            self._inbox.drain()
+        if self.inbox.calls:
+            self.inbox.drain()
         if self.refusal is not None:
             return self._refuse(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.refusal)
         if self.lacks_replicas is not None and message.wait_store_msg_ok and self.lacks_replicas():
@@ -345,15 +345,10 @@ class MessagePutter:
             self.stats.put_distribution[0] += 1
         return PutMessageResult(PUT_OK, offset, size, queue_offset, timestamp, count)
 
-    @property
-    def has_calls(self) -> bool:
-        """Whether workers have something to say that comes before the next message."""
-        return bool(self._inbox.calls)
-
     def put_messages(self, batch: InnerMessage) -> PutMessageResult:
         """Append the messages of a batch body, one record each, one behind the other in one file."""
-        if self._inbox.calls:
-            self._inbox.drain()
+        if self.inbox.calls:
+            self.inbox.drain()
         if self.refusal is not None:
             return self._refuse(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.refusal)
         if self.lacks_replicas is not None and batch.wait_store_msg_ok and self.lacks_replicas():

@@ -193,11 +193,14 @@ class _File:
                     "index-header", 24, f"header says last offset {file.end_offset}, the last entry {last}"
                 )
             times = f"header says times from {file.begin_timestamp} to {file.end_timestamp}"
-            if not 0 < min(file.begin_timestamp, file.end_timestamp):
+            if min(file.begin_timestamp, file.end_timestamp) <= 0:
                 self._fault("index-header", 0, times)
             elif file.begin_timestamp > file.end_timestamp:
                 self._findings.warning(
-                    "index-header", file.path, 0, f"{times}: the clock went back, look-ups by time may miss it"
+                    "index-header",
+                    file.path,
+                    0,
+                    f"{times}: the clock went back, and look-ups by time may miss it",
                 )
 
     def _check_slots(self) -> Integers:

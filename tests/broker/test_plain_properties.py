@@ -1,0 +1,91 @@
+"""PlainProperties reads what `decode_properties` reads, or nothing."""
+
+from __future__ import annotations
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kourou.broker.plain_properties import MAX_MODELS, NOT_PLAIN, PlainProperties
+from kourou.message.properties import decode_properties
+
+ADDED = {"MSG_REGION": "r", "TRACE_ON": "true", "CLUSTER": "c"}
+
+pieces = st.sampled_from(
+    [
+        "UNIQ_KEY",
+        "KEYS",
+        "TAGS",
+        "WAIT",
+        "DELAY",
+        "CLUSTER",
+        "XUNIQ_KEY",
+        "\x01",
+        "\x02",
+        "a",
+        "7F01",
+        "é",
+        "",
+    ]
+)
+raws = st.lists(pieces, max_size=14).map("".join)
+segments = st.lists(
+    st.tuples(
+        st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "a", "PGROUP", "DELAY"]),
+        st.sampled_from(["1", "x y", "Z9"]),
+    ),
+    max_size=6,
+)
+
+
+def is_plain(raw: str, properties: dict[str, str]) -> bool:
+    """By the words of the rule: each property once and whole, a unique id, nothing that is the broker's."""
+    whole = raw if raw.endswith("\x02") else raw + "\x02"
+    unique_id = properties.get("UNIQ_KEY", "")
+    return (
+        len(properties) == whole.count("\x02")
+        and (NOT_PLAIN - {"UNIQ_KEY", "KEYS"}).isdisjoint(properties)
+        and unique_id.isalnum()
+        and unique_id.isascii()
+    )
+
+
+def check(raw: str) -> None:
+    reader = PlainProperties(ADDED)
+    expected = decode_properties(raw)
+    for _ in range(2):  # the second time from what is remembered
+        found = reader.read(raw)
+        assert found == ({**expected, **ADDED} if is_plain(raw, expected) else None)
+
+
+@given(raw=raws)
+@example(raw="UNIQ_KEY\x01A\x02UNIQ_KEY\x01B")
+@example(raw="KEYS\x01k\x02UNIQ_KEY\x01A\x02KEYS\x01j")
+@example(raw="UNIQ_KEY\x01A\x02KEYS\x01\x02")
+def test_any_string_is_read_as_before_or_not_at_all(raw):
+    check(raw)
+
+
+@given(segments=segments, ends=st.booleans())
+def test_strings_of_clients_are_read_as_before(segments, ends):
+    check("\x02".join(f"{name}\x01{value}" for name, value in segments) + ("\x02" if ends else ""))
+
+
+def test_what_a_caller_changes_is_not_remembered():
+    reader = PlainProperties(ADDED)
+    first = reader.read("UNIQ_KEY\x01A\x02TAGS\x01t")
+    assert first is not None
+    first["TAGS"] = "other"
+
+    second = reader.read("UNIQ_KEY\x01B\x02TAGS\x01t")
+
+    assert second == {**ADDED, "UNIQ_KEY": "B", "TAGS": "t"}
+
+
+def test_forms_without_end_are_not_all_remembered():
+    reader = PlainProperties(ADDED)
+    for number in range(3 * MAX_MODELS):
+        assert reader.read(f"UNIQ_KEY\x01A\x02user\x01{number}") is not None
+    reader.read("UNIQ_KEY\x01A\x02user\x01" + "x" * 10_000)
+
+    assert 0 < len(reader._models) <= MAX_MODELS
+    assert max(map(len, reader._models)) < 1000
