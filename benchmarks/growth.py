@@ -17,7 +17,6 @@ import argparse
 import contextlib
 import json
 import os
-import resource
 import subprocess
 import time
 from collections.abc import Iterator
@@ -39,7 +38,6 @@ from benchmarks.broker_processes import (
 from benchmarks.brokers import check_room, say, scratch
 from benchmarks.figures import machine
 
-DESCRIPTORS = 262_144  # two for each queue, where the system lets us
 TOPICS = [1, 10, 100, 1_000, 5_000, 10_000, 50_000]
 QUEUES = [1, 8, 64, 512, 4_096]
 SIZES = [16, 128, 1024, 16 * 1024, 128 * 1024, 1024 * 1024]
@@ -91,7 +89,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Points by what grows."""
     check_tools(["kourou"])
-    _raise_limit()
     names = options.names or NAMES
     found: dict[str, Any] = {"machine": machine(), "growth": {}}
     with scratch(options.dir) as root:
@@ -107,14 +104,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def _values(name: str, options: argparse.Namespace) -> list[int]:
     most = options.most
-    if name in ("topics", "queues"):
-        most = min(most, resource.getrlimit(resource.RLIMIT_NOFILE)[1] // 2 - 1000)
+    if name in ("topics", "queues"):  # each queue is a mapping
+        most = min(most, int(Path("/proc/sys/vm/max_map_count").read_text(encoding="utf-8")) - 5000)
     return [value for value in SPREADS[name] if value <= most]
-
-
-def _raise_limit() -> None:
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
 
 
 def _measure(name: str, value: int, root: Path, options: argparse.Namespace) -> Point:

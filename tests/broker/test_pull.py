@@ -559,7 +559,7 @@ def test_a_stop_answers_pulls_that_wait(tmp_path):
 
 def test_a_pull_that_waits_hears_of_its_group_and_topic(site, peer):
     """Given a pull that waits, when its topic goes, then it is told so when its time is up, as in Java."""
-    waiting = peer.send(pull_request(flag=HOLD, suspend_ms=150))
+    waiting = peer.send(pull_request(flag=HOLD, suspend_ms=1500))
     held(site, 1)
     site.do(site.broker.topics.delete, "t")
     assert peer.answer_to(waiting).code == ResponseCode.TOPIC_NOT_EXIST

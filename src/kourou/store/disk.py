@@ -3,9 +3,11 @@
 `OsDisk` is the real one. Tests hand in others: a disk that tears writes, fills up or lies about syncing.
 Paths are plain strings; a Mapping is a file of fixed size seen as one writable memoryview.
 
-Two rules of OsDisk that are easy to break:
+Rules of OsDisk that are easy to break:
 - `Mapping.sync` is fdatasync, never msync through the mmap object: Python's mmap.flush holds the GIL for
   the whole write-back, os.fdatasync does not, and it writes the mapped pages too.
+- A queue's file costs no descriptor: a broker has tens of thousands of them, and a mapping of Python's two
+  each. It is mapped by the system's own call, and opened again where something needs a descriptor.
 - A write into a mapped hole of a full disk kills the process with SIGBUS. So room is reserved with
   `Mapping.reserve` before a byte is written, and a full disk is an exception in the right place.
 """
@@ -18,16 +20,22 @@ import errno
 import fcntl
 import mmap
 import os
+import weakref
+from collections.abc import Iterator
 from functools import cache
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from kourou.errors import DiskFullError, StoreLockedError
 from kourou.files import sync_dir
 
 PAGE_SIZE = 4096
-# Of a new file up to this size, a queue's, pages come one by one: with the first touch Linux would bring 32
-# of them, which takes a hundred times as long, for each of thousands of queues.
+# The files of queues are not larger. Of a new one, pages come one by one: with the first touch Linux would
+# bring 32 of them, which takes a hundred times as long, for each of thousands of queues.
 SMALL_FILE_BYTES = 32 * 1024 * 1024
+_ADVICE = {
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENOMEM: "raise the limit of mappings (sysctl vm.max_map_count)",
+}
 _MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23  # Linux 5.14: fault pages in without touching each
 
 
@@ -221,28 +229,52 @@ class OsMapping:
         # that a process made before it was killed.
         directory = os.path.dirname(path)
         self._unsynced = [directory, *(_make_dirs(directory) if created else ())] if writable else []
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY, 0o644)
+        self._path, self._flags = path, os.O_RDWR if writable else os.O_RDONLY
+        self._fd = -1
+        self._closed = False
+        self._locked = False
         try:
+            self._fd = os.open(path, self._flags | os.O_CREAT if writable else self._flags, 0o644)
             if writable and os.fstat(self._fd).st_size < size:
                 os.ftruncate(self._fd, size)
-            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-            self._map = mmap.mmap(self._fd, size, access=access)
-            if created and size <= SMALL_FILE_BYTES:
-                self._map.madvise(mmap.MADV_RANDOM)
+            self._map: Any
+            if size <= SMALL_FILE_BYTES:
+                self._map = _map_without_descriptor(self._fd, size, writable)
+                os.close(self._fd)
+                self._fd = -1
+            else:
+                self._map = mmap.mmap(
+                    self._fd, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+                )
         except BaseException as error:
-            os.close(self._fd)
-            if isinstance(error, OSError) and error.errno == errno.EMFILE:
-                error.strerror = f"{error.strerror}: raise the limit of open files (ulimit -n)"
+            if self._fd >= 0:
+                os.close(self._fd)
+            if isinstance(error, OSError) and error.errno in _ADVICE:
+                error.strerror = f"{error.strerror}: {_ADVICE[error.errno]}"
             raise
-        self.view = memoryview(self._map)
-        self._locked = False
+        view = memoryview(self._map).cast("B")
+        self.view = view if writable else view.toreadonly()
+        if created and size <= SMALL_FILE_BYTES:
+            self._call_libc("madvise", mmap.MADV_RANDOM)
+
+    @contextlib.contextmanager
+    def _descriptor(self) -> Iterator[int]:
+        fd = self._fd  # read once: another thread may close it
+        if self._closed:
+            raise OSError(errno.EBADF, "the file is closed")
+        if fd >= 0:
+            yield fd
+            return
+        fd = os.open(self._path, self._flags)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
     def sync(self) -> None:
         """Return when every byte written so far is on the disk."""
-        fd = self._fd  # read once: another thread may close it
-        if fd < 0:
-            raise OSError(errno.EBADF, "the file is closed")
-        os.fdatasync(fd)
+        with self._descriptor() as fd:
+            os.fdatasync(fd)
         for directory in tuple(self._unsynced):
             sync_dir(directory)
         self._unsynced.clear()
@@ -250,7 +282,8 @@ class OsMapping:
     def reserve(self, start: int, end: int) -> None:
         """Make sure that these bytes have room on the disk; DiskFullError where they have not."""
         try:
-            os.posix_fallocate(self._fd, start, end - start)
+            with self._descriptor() as fd:
+                os.posix_fallocate(fd, start, end - start)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFullError(
@@ -280,22 +313,24 @@ class OsMapping:
     def _call_libc(self, name: str, *more: int, start: int = 0, size: int | None = None) -> int:
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._map)) + start
         length = len(self.view) if size is None else size
-        function = getattr(ctypes.CDLL(None), name)  # a call of it releases the GIL
+        function = getattr(_libc(), name)  # a call of it releases the GIL
         return int(function(ctypes.c_void_p(address), ctypes.c_size_t(length), *more))
 
     def write(self, position: int, data: memoryview) -> None:
         """Write through the file instead of the view (no page fault, releases the GIL)."""
-        while data:
-            done = os.pwrite(self._fd, data, position)
-            position += done
-            data = data[done:]
+        with self._descriptor() as fd:
+            while data:
+                done = os.pwrite(fd, data, position)
+                position += done
+                data = data[done:]
 
     def data_end(self, start: int) -> int:
         """Where the file's last data from `start` on may end: behind it, all is known to be zero."""
         end = start
         try:
-            while True:  # over holes, which a log file has gigabytes of: reading them would fault pages in
-                end = os.lseek(self._fd, os.lseek(self._fd, end, os.SEEK_DATA), os.SEEK_HOLE)
+            with self._descriptor() as fd:
+                while True:  # over holes, which a log file has gigabytes of: reading would fault pages in
+                    end = os.lseek(fd, os.lseek(fd, end, os.SEEK_DATA), os.SEEK_HOLE)
         except OSError as error:
             if error.errno != errno.ENXIO:  # no data behind `end`
                 return len(self.view)
@@ -303,9 +338,35 @@ class OsMapping:
 
     def close(self) -> None:
         """Let go. The view and its slices stay valid: the map goes when the last of them is dropped."""
+        self._closed = True
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [
+        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+    ]  # fmt: skip
+    return libc
+
+
+def _map_without_descriptor(fd: int, size: int, writable: bool) -> ctypes.Array[ctypes.c_ubyte]:
+    """The bytes of a file, mapped for as long as somebody holds them or a slice of them."""
+    libc = _libc()
+    protection = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
+    if os.fstat(fd).st_size < size:  # to touch what is behind the end would be the end of the process
+        raise ValueError("mmap length is greater than file size")
+    address = libc.mmap(None, size, protection, mmap.MAP_SHARED, fd, 0)
+    if address is None or address == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    gone = weakref.finalize(memory, libc.munmap, ctypes.c_void_p(address), ctypes.c_size_t(size))
+    gone.atexit = False
+    return memory
 
 
 class OsLock:

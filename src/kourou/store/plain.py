@@ -76,7 +76,7 @@ class PlainPutter:
         born_host: bytes,
         store_host: bytes,
     ) -> tuple[int, int, int] | None:
-        """Append a message: physical offset, queue offset and size of its record. Hot: `_place` is in line."""
+        """Append a message: its physical offset, queue offset and size. Hot, with `_place` in line."""
         putter, files = self._putter, self._files
         try:
             topic = putter.topics[topic_name]
