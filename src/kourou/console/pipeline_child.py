@@ -28,13 +28,15 @@ def main() -> None:
 
 
 def _end_with_the_console() -> None:
-    sys.stdin.buffer.read()
+    # Not through sys.stdin: a thread that waits in there keeps the interpreter from ending well.
+    while os.read(0, 1024):
+        pass
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 def _tell_progress() -> None:
     context: Any = None
-    while context is None:
+    while not hasattr(context, "_jsc"):  # which is what a status tracker needs
         time.sleep(LOOK_S)
         spark = sys.modules.get("pyspark")
         context = getattr(getattr(spark, "SparkContext", None), "_active_spark_context", None)

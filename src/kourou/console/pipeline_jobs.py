@@ -53,16 +53,16 @@ JOBS = {
             "fact_check", frozenset({"source", "topics", "times"}),
         ),
         Job(
-            "archive", later("Archive"), later("Bring what is new into Parquet files or a table"), "inventory_2",
-            frozenset({"source", "topics", "target", "format"}),
+            "archive", later("Archive"), later("Bring what is new into Parquet files or a table"),
+            "inventory_2", frozenset({"source", "topics", "target", "format"}),
         ),
         Job(
             "rebuild", later("Rebuild"), later("Make consume queues and index anew, in a new directory"),
             "construction", frozenset({"source", "target"}),
         ),
         Job(
-            "replay", later("Replay"), later("Send messages of a store, an archive or a topic again"), "replay",
-            frozenset({"source", "topics", "times", "into", "where", "rate", "dry"}),
+            "replay", later("Replay"), later("Send messages of a store, an archive or a topic again"),
+            "replay", frozenset({"source", "topics", "times", "into", "where", "rate", "dry"}),
         ),
     )
 }  # fmt: skip

@@ -49,9 +49,10 @@ def _draw_bars(rows: Sequence[dict[str, Any]], name: str, value: str) -> None:
         {
             "animation": False,
             "backgroundColor": "transparent",
-            "grid": {"left": 8, "right": 40, "top": 24, "bottom": 4, "containLabel": True},
+            "grid": {"left": 8, "right": 40, "top": 8, "bottom": 24, "containLabel": True},
             "tooltip": {"trigger": "axis", "confine": True},
-            "xAxis": {"type": "value", "name": value, "nameTextStyle": {"color": _GREY}, **axis,
+            "xAxis": {"type": "value", "name": value, "nameTextStyle": {"color": _GREY},
+                      "nameLocation": "middle", "nameGap": 26, **axis,
                       "splitLine": {"lineStyle": {"color": "rgba(130,145,170,0.18)"}}},
             "yAxis": {"type": "category", "inverse": True, "data": [str(row.get(name))[:40] for row in shown],
                       **axis},

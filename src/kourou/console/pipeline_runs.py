@@ -150,7 +150,8 @@ class Runs:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _follow(self, run: Run, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         await asyncio.gather(
             self._read(run, process.stdout, is_result=run.job == "sql"),
             self._read(run, process.stderr, is_result=False),

@@ -65,15 +65,15 @@ def draw_files(store: StoreDirectory, end: LogEnd) -> Drawing:
 
 def _log_bar(store: StoreDirectory, file: LogFile, end: LogEnd, flushed: int, *, is_last: bool) -> Bar:
     blank = damaged = 0
-    if is_last or file.base <= end.offset < file.base + file.size:
+    if end.offset < file.base:
+        used = 0  # made ahead of its time
+    elif is_last or end.offset < file.base + file.size:
         used = min(max(end.offset - file.base, 0), file.size)
         ending = end.ending
         if ending is not None and ending.file.path == file.path:
             damaged = max(ending.dirty - ending.position, 0)
         elif end.offset < file.base + file.size:
             blank = file.size - used
-    elif end.offset < file.base:
-        used = 0
     else:
         used, blank = _end_of_full_file(store, file)
     on_disk = min(max(flushed - file.base, 0), used)

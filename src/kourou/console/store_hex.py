@@ -80,7 +80,8 @@ def fields_html(fields: Sequence[Field]) -> str:
         lines.append(
             f"<div class='k-field {_light(number)}'><span class='k-swatch kg-{field.group}'></span>"
             f"<span class='k-field-at'>{field.start}<span>+{field.end - field.start}</span></span>"
-            f"<span class='k-field-text'><span class='k-field-name' title='{meaning}'>{escape(field.name)}</span>"
+            f"<span class='k-field-text'><span class='k-field-name' title='{meaning}'>"
+            f"{escape(field.name)}</span>"
             f"<span class='k-field-value'>{escape(field.value)}{mark}</span></span></div>"
         )
     return f"<div class='k-fields'>{''.join(lines)}</div>"

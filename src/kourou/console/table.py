@@ -19,7 +19,8 @@ _CELLS = {
     "text": '<span :title="props.value">{{ props.value ?? "" }}</span>',
     "line": '<span class="k-mono" :title="props.value">{{ props.value }}</span>',
     "code": '<span class="k-mono">{{ props.value }}</span>',
-    "link": '<a v-if="props.row.X_href" class="k-link" :href="props.row.X_href">{{ props.value }}</a>'
+    "link": '<a v-if="props.row.X_href" class="k-link" :href="props.row.X_href" :title="props.value">'
+    "{{ props.value }}</a>"
     "<span v-else>{{ props.value }}</span>",
     "badge": "<span v-if=\"props.value\" :class=\"'k-badge k-' + (props.row.X_color || 'mute')\">"
     "{{ props.value }}</span>",
@@ -45,9 +46,9 @@ _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. `kind`: text, code (which is wrapped), line (which is cut), address, link and id (to the row's
-    NAME_href), badge (in the row's NAME_color), number, percent (of 0 to 1), time (milliseconds). A `minor`
-    one is left out on a narrow screen."""
+    """A column. `kind`: text, code (which is wrapped), line (which is cut), address, link and id (to the
+    row's NAME_href), badge (in the row's NAME_color), number, percent (of 0 to 1), time (milliseconds). A
+    `minor` one is left out on a narrow screen."""
 
     name: str
     label: str

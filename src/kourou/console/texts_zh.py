@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from kourou.console.texts_zh_tools import CHINESE_OF_TOOLS
+
 CHINESE: dict[str, str] = {
     # Frame
     "Menu": "菜单",
@@ -330,3 +332,5 @@ CHINESE: dict[str, str] = {
     "No producer is connected": "没有生产者连接",
     "No consumer is connected": "没有消费者连接",
 }
+
+CHINESE |= CHINESE_OF_TOOLS

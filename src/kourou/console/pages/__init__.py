@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kourou.console.pages import (
+    access,
     broker,
     clients,
     cluster,
@@ -20,6 +21,7 @@ from kourou.console.pages import (
     message,
     messages,
     overview,
+    pipeline,
     store,
     topic,
     topics,
@@ -54,4 +56,7 @@ PAGES = [
     Entry("/waiting", waiting.draw, later("Waiting messages"), "schedule", later("Data")),
     Entry("/clients", clients.draw, later("Clients"), "lan", later("Clients")),
     Entry("/store", store.draw, later("Store"), "folder_open", later("Tools")),
+    Entry("/pipeline", pipeline.draw, later("Pipeline"), "bolt", later("Tools")),
+    Entry("/pipeline/{run_id}", pipeline.draw_run),
+    Entry("/access", access.draw, later("Users and ACLs"), "admin_panel_settings", later("Tools")),
 ]

@@ -18,10 +18,12 @@ from kourou.remoting.codes import RequestCode
 
 async def draw(view: View) -> None:
     """Draw the page."""
+    await view.backend.ready()
     page_title(t("Cluster"), t("Brokers, their roles and replication, and name servers"))
     with card(t("Brokers")):
-        columns = [Column("cluster", t("Cluster"), minor=True), *broker_columns()]
-        columns += [Column("today", t("In today"), "number", minor=True)]
+        columns = [*broker_columns(), Column("today", t("In today"), "number", minor=True)]
+        if len(view.snapshot.clusters) > 1:
+            columns.insert(0, Column("cluster", t("Cluster"), minor=True))
         table = DataTable(columns, key="address", export="brokers", nothing=t("No brokers"))
         problems = ui.column().classes("w-full gap-2 mt-2")
     with card(t("Name servers")):
@@ -46,7 +48,6 @@ async def draw(view: View) -> None:
                         ui.icon("error_outline").classes("text-lg")
                         ui.label(f"{state.broker_name} {state.address}: {state.error}")
 
-    await view.backend.ready()
     live(view, refresh)
 
 

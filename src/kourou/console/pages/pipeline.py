@@ -12,8 +12,8 @@ from nicegui import app, ui
 from kourou.console.components import card, code, empty, facts, page_title
 from kourou.console.pages.store import add_style
 from kourou.console.pipeline_jobs import FORMATS, JOBS, Job, arguments_of, missing_parts, role_of, sources
-from kourou.console.pipeline_runs import MAX_ROWS, Run, Runs, State
 from kourou.console.pipeline_result import draw_result
+from kourou.console.pipeline_runs import MAX_ROWS, Run, Runs, State
 from kourou.console.store_reading import is_free
 from kourou.console.table import Column, DataTable
 from kourou.console.texts import later, t
@@ -69,9 +69,9 @@ async def draw(view: View, job: str = "sql", source: str = "", query: str = "") 
     runs = runs_of(directory)
     allowed = {name: one for name, one in JOBS.items() if view.may(one.role)}
     chosen = allowed.get(job) or next(iter(allowed.values()))
-    with ui.tabs(value=chosen.name).props("align=left no-caps") as tabs:
+    with ui.tabs().props("align=left no-caps inline-label") as tabs:
         for one in allowed.values():
-            ui.tab(one.name, t(one.title), icon=one.icon).props("inline-label")
+            ui.tab(one.name, t(one.title), icon=one.icon)
     with ui.tab_panels(tabs, value=chosen.name, animated=False):
         for one in allowed.values():
             with ui.tab_panel(one.name), card("", ""):
@@ -148,9 +148,7 @@ class _Form:
         view, job = self._view, self._job
         try:
             view.access.check(view.session, role_of(job, values))
-            source, arguments = await asyncio.to_thread(
-                arguments_of, view, self._runs.directory, job, values
-            )
+            source, arguments = await asyncio.to_thread(arguments_of, view, self._runs.directory, job, values)
             run = await self._runs.start(job.name, source, view.session.user, arguments)
         except KourouError as error:
             ui.notify(str(error), type="negative", multi_line=True, timeout=10_000, close_button=t("Close"))
@@ -204,7 +202,9 @@ async def draw_run(view: View, run_id: str) -> None:
     if run is None or directory is None:
         page_title(run_id, parent=(t("Pipeline"), "/pipeline"))
         with card():
-            empty("bolt", *(refusal or (t("There is no such run"), t("Runs are known until the console ends"))))
+            empty(
+                "bolt", *(refusal or (t("There is no such run"), t("Runs are known until the console ends")))
+            )
         return
     _RunPage(view, runs_of(directory), run).draw()
 
@@ -235,9 +235,8 @@ class _RunPage:
             self._text = ui.label().classes("k-subtitle mb-2")
             self._bar = ui.linear_progress(0, show_value=False).props("rounded size=8px")
         self._result = ui.element("div").classes("w-full flex flex-col gap-4")
-        with card(t("Output")):
-            with ui.element("pre").classes("k-code k-output"):
-                self._output = ui.label().style("white-space: pre-wrap")
+        with card(t("Output")), ui.element("pre").classes("k-code k-output"):
+            self._output = ui.label().style("white-space: pre-wrap")
         with ui.expansion(t("Details")).classes("w-full"):
             facts(
                 {
@@ -264,7 +263,8 @@ class _RunPage:
         seconds = f"{run.duration_s:.0f}"
         if run.tasks:
             text = t(
-                "{done} of {all} tasks known yet, {seconds} s", done=run.tasks_done, all=run.tasks, seconds=seconds
+                "{done} of {all} tasks known yet, {seconds} s",
+                done=run.tasks_done, all=run.tasks, seconds=seconds,
             )  # fmt: skip
         elif is_running:
             text = t("Spark starts, {seconds} s", seconds=seconds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
@@ -10,6 +10,7 @@ from typing import Any
 
 from nicegui import ui
 
+from kourou.console.backend import ANSWER_TIMEOUT_S
 from kourou.console.components import (
     Section,
     Stat,
@@ -25,7 +26,7 @@ from kourou.console.components import (
 from kourou.console.pages import store_checks, store_index, store_queue, store_record
 from kourou.console.store_files import Bar, Drawing, draw_files
 from kourou.console.store_hex import light_css
-from kourou.console.store_reading import check_path, is_free, read, store_url
+from kourou.console.store_reading import READ_S, check_path, is_free, read, store_url
 from kourou.console.table import Column, DataTable
 from kourou.console.texts import later, t
 from kourou.console.view import View
@@ -126,7 +127,7 @@ def _draw_chooser(view: View, path: str, stores: Sequence[str]) -> None:
                 ui.link(one, store_url(one)).classes("k-link k-mono")
         if is_free(view):
             with ui.row().classes("k-toolbar"):
-                typed = ui.input(t("Store directory"), value=path, placeholder="/root/store")
+                typed = ui.input(t("Store directory"), value=path, placeholder="/data/rocketmq/store")
                 typed.props("outlined dense").classes("grow")
 
                 def go() -> None:
@@ -142,6 +143,13 @@ def _draw_store(view: View, path: str, root: str, stores: Sequence[str], *, is_c
         page_title(t("Store"), root)
     if is_free(view) or len(stores) > 1:
         _draw_chooser(view, path, stores)
+
+    def look() -> Awaitable[_Found]:
+        # Once for both tabs that show it, and for other browsers.
+        return view.backend.ask(
+            ("store", root), lambda _: read(view, root, _look), within_s=READ_S + ANSWER_TIMEOUT_S
+        )
+
     with ui.tabs().props("align=left no-caps") as tabs:
         files = ui.tab("files", t("Files"))
         queues = ui.tab("queues", t("Queues"))
@@ -149,9 +157,9 @@ def _draw_store(view: View, path: str, root: str, stores: Sequence[str], *, is_c
         checks = ui.tab("check", t("Recovery and check"))
     with ui.tab_panels(tabs, value=checks if is_check else files, animated=False):
         with ui.tab_panel(files):
-            Section(lambda: read(view, root, _look), lambda found: _draw_files(root, found))
+            Section(look, lambda found: _draw_files(root, found))
         with ui.tab_panel(queues):
-            Section(lambda: read(view, root, _look), lambda found: _draw_queues(found))
+            Section(look, _draw_queues)
         with ui.tab_panel(keys):
             store_index.draw_search(root, "", "", is_tag=False)
         with ui.tab_panel(checks):

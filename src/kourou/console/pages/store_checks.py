@@ -15,7 +15,7 @@ from kourou.console.store_hex import fields_html, hex_html
 from kourou.console.store_reading import read, store_url
 from kourou.console.store_record import Field, show_time
 from kourou.console.table import Column, DataTable
-from kourou.console.texts import t
+from kourou.console.texts import later, t
 from kourou.console.users import Role
 from kourou.console.view import View
 from kourou.errors import KourouError, StoreError
@@ -29,6 +29,7 @@ CHECK_S = 3600.0
 LOOK_S = 0.3
 MOST_ROWS = 500
 _COLORS = {"fault": "bad", "warning": "warn", "note": "info"}
+_SEVERITIES = {"fault": later("fault"), "warning": later("warning"), "note": later("note")}
 _WORDS = (
     "physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp", "masterFlushedOffset",
     "confirmPhyOffset", "logicsPhysicalOffset",
@@ -97,7 +98,7 @@ def _draw_outlook(root: str, found: _Outlook) -> None:
     with card(t("At a glance")):
         for item in info["health"]:
             with ui.row().classes("items-center gap-2 no-wrap mb-1"):
-                badge(item["severity"], _COLORS[item["severity"]])
+                badge(t(_SEVERITIES[item["severity"]]), _COLORS[item["severity"]])
                 ui.label(item["message"]).style("overflow-wrap: anywhere")
         if not info["health"]:
             badge(t("nothing stands out"), "good")
@@ -201,7 +202,7 @@ class _Check:
         rows = [
             {
                 "id": at,
-                "severity": finding.severity.value,
+                "severity": t(_SEVERITIES[finding.severity.value]),
                 "severity_color": _COLORS[finding.severity.value],
                 "kind": finding.kind,
                 "place": f"{finding.file} {finding.position if finding.position >= 0 else ''}".strip(),

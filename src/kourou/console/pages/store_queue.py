@@ -19,7 +19,6 @@ from kourou.console.table import Column, DataTable
 from kourou.console.texts import t
 from kourou.console.view import View
 
-
 MOST_FILES = 40  # of a queue that are named
 
 
