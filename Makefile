@@ -89,8 +89,10 @@ demo: setup  ## the first minute: a broker, a pipeline on Spark (needs Java 17 o
 demo-store: setup  ## write a store, crash it, recover it and look inside
 	@$(BIN)/python examples/demo_store.py
 
-docs: setup  ## check the documentation: every relative link leads somewhere
+docs: setup  ## build the documentation site into build/site, with no warning, and check its links
 	@$(BIN)/python scripts/check_links.py
+	@$(BIN)/python scripts/make_reference.py --check
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 clean:  ## remove .venv, caches and what was built
 	@rm -rf .venv build dist interop/target benchmarks/mqload/target tests/interop/go/target .grimp_cache .import_linter_cache .mypy_cache .pytest_cache \

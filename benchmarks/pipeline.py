@@ -41,7 +41,7 @@ def run() -> list[Row]:
             "spark.local.dir": str(root / "spark"),
             "spark.driver.host": "127.0.0.1",
         }
-        spark = session("benchmark", conf=conf)
+        spark = session("benchmark", conf=conf, push_filters=True)
         spark.sparkContext.setLogLevel("ERROR")
         try:
             return [*_store_rows(spark, root), *_broker_rows(spark), *_micro_batch_rows(spark, root)]

@@ -90,8 +90,8 @@ def test_links_in_the_documentation_lead_somewhere():
     run([sys.executable, ROOT / "scripts" / "check_links.py"])
 
 
-def test_the_table_of_request_codes_is_up_to_date():
-    run([sys.executable, ROOT / "scripts" / "make_protocol.py", "--check"])
+def test_the_reference_is_up_to_date():
+    run([sys.executable, ROOT / "scripts" / "make_reference.py", "--check"])
 
 
 def core_packages() -> list[str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +13,6 @@ from kourou.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "admin.md").read_text(encoding="utf-8")
-
-
-def test_the_tables_of_verbs_are_up_to_date() -> None:
-    script = ROOT / "scripts" / "make_admin.py"
-    done = subprocess.run(
-        [sys.executable, script, "--check"], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_every_command_of_the_page_exists() -> None:

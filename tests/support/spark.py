@@ -32,7 +32,7 @@ def local_spark(directory: Path, master: str = "local[2]") -> Iterator[Any]:
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what pyspark itself imports
-        spark = session("kourou tests", master=master, conf=conf)
+        spark = session("kourou tests", master=master, conf=conf, push_filters=True)
         spark.sparkContext.setLogLevel("ERROR")
         try:
             yield spark

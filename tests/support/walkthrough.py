@@ -1,9 +1,11 @@
 """Follows a page of the documentation as a reader would: every block of it, in order, in one directory.
 
-- A block of `sh` is run by bash; where it was and what it exported counts for the next one. A block that is one of
-  the servers (`kourou up`, `broker`, `namesrv`, `console`) is started in another terminal, so to say, and waited for.
+- A block of `sh` is run by bash; where it was and what it exported counts for the next one. A block that is
+  one of the servers (`kourou up`, `broker`, `namesrv`, `console`) is started in another terminal, so to
+  say, and waited for.
 - A block with `title="name"`, of any language, is a file of that name. One of `python` without is run.
-- A block of `text` is what the block before it printed: its lines in their order, where … stands for anything.
+- A block of `text` is what the block before it printed: its lines in their order, where … stands for
+  anything.
 - `<!-- reader: stop COMMAND -->` is Ctrl-C in the terminal of that server.
 
 RocketMQ's ports become free ones and /data/ a directory of the test's, in all of it.
@@ -55,6 +57,14 @@ def _is_free(port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+def _split_server(block: str) -> tuple[str, str]:
+    """The lines of a block before a server is started, and the command that starts it, the last one."""
+    lines = block.strip().splitlines()
+    if lines and SERVER.match(lines[-1]):
+        return "\n".join(lines[:-1]), lines[-1].partition(" #")[0].strip()
+    return block, ""
 
 
 @dataclass
@@ -125,13 +135,9 @@ class Reader:
         text = re.sub(rf"\b({numbers})\b", lambda found: str(self.ports[int(found[1])]), text)
         return re.sub(r"(?<![\w.])/data/", f"{self.directory}/data/", text)
 
-    def follow(self, page: Path, *, until: str | None = None) -> Iterator[str]:
-        """Do what the page says, block by block; after each, what it printed. `until` is a heading to stop at."""
-        text = page.read_text(encoding="utf-8")
-        if until is not None:
-            text, found, _ = text.partition(f"\n## {until}\n")
-            assert found, f"{page} has no heading {until}"
-        for block in BLOCK.finditer(text):
+    def follow(self, page: Path) -> Iterator[str]:
+        """Do what the page says, block by block; after each, what it printed."""
+        for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
             if block["stop"]:
                 self.stop(block["stop"])
                 continue
@@ -156,8 +162,14 @@ class Reader:
     def _do(self, block: str) -> str:
         if not self._installs:
             block = INSTALL.sub("", block)
-        if SERVER.match(block):
-            return self._start(block.partition("#")[0].strip())
+        before, server = _split_server(block)
+        if server and not before:
+            return self._start(server)
+        if server:
+            return self._shell(before) + self._start(server)
+        return self._shell(block)
+
+    def _shell(self, block: str) -> str:
         # What a shell is told counts for the next block, too: where it is, and its environment.
         state = self.directory / ".reader"
         script = f"{block}\npwd > {shlex.quote(str(state))}\nenv -0 >> {shlex.quote(str(state))}\n"

@@ -21,7 +21,6 @@ _ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for
 SETTINGS = {
     "spark.driver.extraJavaOptions": _ARROW,
     "spark.executor.extraJavaOptions": _ARROW,
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.streaming.checkpointFileManagerClass": _LOCAL_CHECKPOINTS,
     "spark.ui.showConsoleProgress": "false",
@@ -29,10 +28,20 @@ SETTINGS = {
 }
 
 
+PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
+
+
 def session(
-    app_name: str = "kourou", *, master: str | None = None, conf: Mapping[str, str] | None = None
+    app_name: str = "kourou",
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    push_filters: bool = False,
 ) -> SparkSession:
     """A Spark session, `local[*]` unless a master is named here or by the environment.
+
+    `push_filters` lets the source take filters. Spark 4.3 keeps those of one query for the next over the same
+    DataFrame or view, which is then answered wrongly: only for sessions where each is asked once.
 
     `conf` goes before the settings of this module. Workers use the interpreter that runs this. For
     checkpoints on an object store take the setting of the checkpoint manager away, with an empty text.
@@ -45,7 +54,12 @@ def session(
     builder = SparkSession.builder.appName(app_name)
     if master is not None or "SPARK_REMOTE" not in os.environ:
         builder = builder.master(master or os.environ.get("MASTER") or "local[*]")
-    settings = {**SETTINGS, "spark.python.daemon.module": daemon.__name__, **(conf or {})}
+    settings = {
+        **SETTINGS,
+        PUSH_DOWN: str(push_filters).lower(),
+        "spark.python.daemon.module": daemon.__name__,
+        **(conf or {}),
+    }
     for key, value in settings.items():
         if value:
             builder = builder.config(key, value)
