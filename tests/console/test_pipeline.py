@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import expect
@@ -36,7 +37,9 @@ def view_of(config: ConsoleConfig) -> View:
         users.put("ann", Role.OPERATOR, PASSWORD)
     access = Access(users)
     session = access.open("ann") if users else access.find(None)
-    return View(config, None, access, session)
+    assert session is not None
+    backend: Any = None  # nothing here asks a cluster
+    return View(config, backend, access, session)
 
 
 @pytest.fixture
@@ -171,7 +174,8 @@ def test_runs_are_few_at_a_time_and_are_cancelled_with_all_their_processes(tmp_p
         ]
         with pytest.raises(KourouError, match="are running"):
             await runs.start("sql", str(store), "", [])
-        groups = [run.process.pid for run in started]
+        groups = [run.process.pid for run in started if run.process is not None]
+        assert len(groups) == MAX_RUNNING
         assert all(map(is_alive, groups))
         await runs.cancel(started[0])
         await runs.close()
@@ -189,6 +193,7 @@ def test_a_job_ends_with_its_console(store):
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,
     ) as process:  # fmt: skip
+        assert process.stdin is not None
         process.stdin.close()
         assert process.wait(60) == -signal.SIGKILL
 

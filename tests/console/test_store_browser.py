@@ -86,7 +86,9 @@ def test_damage_is_shown_where_it_is(unpacked):
         record = read_record(store, end)
         fields = dissect(record.data, end)
         assert [field.name for field in fields if field.verdict is False] == ["BODYCRC"]
-        file = store.relative(store.log_file(end).path)
+        log_file = store.log_file(end)
+        assert log_file is not None
+        file = store.relative(log_file.path)
         row = read_records(store, file, end).rows[0]
         assert row["offset"] == end
         assert "CRC" in row["state"]
@@ -179,6 +181,7 @@ def test_what_is_not_on_disk_by_the_checkpoint_and_what_is_torn_is_told_apart(un
         end = log_end(store)
         drawing = draw_files(store, end)
         checkpoint = store.checkpoint
+    assert checkpoint is not None
     late = [
         record["physicalOffset"]
         for record in found.expected["commitlog"]["records"]
@@ -215,6 +218,7 @@ def view_of(config: ConsoleConfig, role: Role = Role.ADMIN):
         users.put("somebody", role, "correct horse")
     access = Access(users, read_only=config.read_only)
     session = access.open("somebody") if users else access.find(None)
+    assert session is not None
     return SimpleNamespace(
         config=config, access=access, session=session, may=lambda r: access.may(session, r)
     )
