@@ -163,7 +163,7 @@ class MessageSender:
 
     def stop(self) -> None:
         """Take no more messages."""
-        self._stopping = self._waits_for_disk = True
+        self._stopping = True
 
     # Requests
 
@@ -183,7 +183,7 @@ class MessageSender:
                 and 0 <= queue_id < target.queues
                 and 0 <= born_timestamp < 1 << 63
                 and body is not None
-                and not self._waits_for_disk
+                and not self._stopping
                 and self.waiting < self._most_waiting
             )
         except (KeyError, ValueError):
