@@ -37,6 +37,7 @@ def test_slaves_are_read_when_told(spark, tmp_path):
         master, slave = cluster.brokers[0].store, cluster.slaves[0].store
         end = master.commit_log.max_offset
         wait_until(lambda: slave.dispatcher.dispatched_offset >= end, "the slave to have the messages")
+        wait_until(lambda: "t" in cluster.slaves[0].topics.topics, "the slave to know the topic")
         for told, address in (("true", cluster.slave_addresses[0]), ("false", cluster.broker_addresses[0])):
             given = {"namesrv": cluster.namesrv, "topic": "t", "readFromSlaves": told}
             road = BrokerRoad(given, ("body",))

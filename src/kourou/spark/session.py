@@ -54,12 +54,10 @@ def session(
     builder = SparkSession.builder.appName(app_name)
     if master is not None or "SPARK_REMOTE" not in os.environ:
         builder = builder.master(master or os.environ.get("MASTER") or "local[*]")
-    settings = {
-        **SETTINGS,
-        PUSH_DOWN: str(push_filters).lower(),
-        "spark.python.daemon.module": daemon.__name__,
-        **(conf or {}),
-    }
+    settings = {**SETTINGS, "spark.python.daemon.module": daemon.__name__}
+    if push_filters:
+        settings[PUSH_DOWN] = "true"
+    settings |= conf or {}
     for key, value in settings.items():
         if value:
             builder = builder.config(key, value)
