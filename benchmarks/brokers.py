@@ -18,7 +18,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from benchmarks.broker_processes import (
     generate,
     running,
 )
+from benchmarks.common import scratch
 from benchmarks.echo import running_echo
 from benchmarks.figures import Line, machine, print_lines
 
@@ -373,18 +373,6 @@ def _awake(broker: Broker) -> Iterator[None]:
         yield
     finally:
         broker.pause()
-
-
-@contextlib.contextmanager
-def scratch(directory: Path | None) -> Iterator[Path]:
-    """A directory for stores, removed afterwards."""
-    if directory is not None and not Path(directory).is_dir():
-        raise CannotRunError(f"there is no directory {directory}")
-    path = Path(tempfile.mkdtemp(prefix="kourou-bench-", dir=directory))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _check_disk(root: Path, options: argparse.Namespace, names: list[str]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.broker_processes import CannotRunError
 from kourou.message import UniqueIdGenerator
 from kourou.store import InnerMessage, MessageStore, MessageStoreConfig
 
@@ -62,13 +63,27 @@ def print_rows(rows: list[Row]) -> None:
 
 
 @contextmanager
-def scratch() -> Iterator[Path]:
+def scratch(directory: Path | str | None = None) -> Iterator[Path]:
     """A directory on a real disk (BENCH_DIR, else the system's temporary directory), removed afterwards."""
-    path = Path(tempfile.mkdtemp(prefix="kourou-bench-", dir=os.environ.get("BENCH_DIR")))
+    directory = directory or os.environ.get("BENCH_DIR")
+    if directory is not None and not Path(directory).is_dir():
+        raise CannotRunError(f"there is no directory {directory}")
+    path = Path(tempfile.mkdtemp(prefix="kourou-bench-", dir=directory))
     try:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def read_seconds(*files: Path) -> float:
+    """How long a raw read of files takes."""
+    buffer = bytearray(8 * 1024 * 1024)
+    began = time.perf_counter()
+    for path in files:
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+    return time.perf_counter() - began
 
 
 @contextmanager

@@ -28,7 +28,8 @@ from benchmarks.broker_processes import (
     generate,
     running,
 )
-from benchmarks.brokers import BROKERS, check_room, say, scratch
+from benchmarks.brokers import BROKERS, check_room, say
+from benchmarks.common import read_seconds, scratch
 from benchmarks.figures import Line, machine, print_lines
 from kourou.remoting.codes import RequestCode
 
@@ -81,7 +82,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         at = {"storePathRootDir": store, "storePathCommitLog": store / "commitlog"}
         expected = _fill(root, at, options.gib)
         _forget(store)
-        read_s = _read(store)
+        read_s = read_seconds(*sorted((store / "commitlog").iterdir()))
         for case in CASES:
             for name in names:
                 _set_up(store, case)
@@ -155,16 +156,6 @@ def _forget(store: Path) -> None:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(descriptor)
-
-
-def _read(store: Path) -> float:
-    buffer = bytearray(8 * 1024 * 1024)
-    began = time.perf_counter()
-    for path in sorted((store / "commitlog").iterdir()):
-        with path.open("rb", buffering=0) as file:
-            while file.readinto(buffer):
-                pass
-    return time.perf_counter() - began
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ from benchmarks.broker_processes import (
     generate,
     running,
 )
-from benchmarks.brokers import check_room, say, scratch
+from benchmarks.brokers import check_room, say
+from benchmarks.common import scratch
 from benchmarks.figures import machine
 
 TOPICS = [1, 10, 100, 1_000, 5_000, 10_000, 50_000]

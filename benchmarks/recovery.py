@@ -7,7 +7,7 @@ import shutil
 import time
 from pathlib import Path
 
-from benchmarks.common import Row, fill, open_store, scratch
+from benchmarks.common import Row, fill, open_store, read_seconds, scratch
 from kourou.store import MessageStore, MessageStoreConfig
 
 GIB = 1 << 30
@@ -20,7 +20,7 @@ def run() -> list[Row]:
         with scratch() as root:
             with open_store(root) as store:
                 fill(store, body_size, GIB - 8 * 1024 * 1024)
-            read_s = _read_seconds(root)
+            read_s = read_seconds(root / "commitlog" / f"{0:020d}")
             for what in ("queues left", "log alone left"):
                 if what == "log alone left":
                     shutil.rmtree(root / "consumequeue")
@@ -51,12 +51,3 @@ def _recovery_seconds(root: Path) -> float:
     assert report.records > 0
     store.abandon()
     return elapsed
-
-
-def _read_seconds(root: Path) -> float:
-    buffer = bytearray(8 * 1024 * 1024)
-    start = time.perf_counter()
-    with (root / "commitlog" / f"{0:020d}").open("rb", buffering=0) as file:
-        while file.readinto(buffer):
-            pass
-    return time.perf_counter() - start

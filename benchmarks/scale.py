@@ -31,7 +31,8 @@ from benchmarks.broker_processes import (
     free_ports,
     running_namesrv,
 )
-from benchmarks.brokers import BROKERS, say, scratch
+from benchmarks.brokers import BROKERS, say
+from benchmarks.common import scratch
 from benchmarks.figures import Line, machine, print_lines
 from kourou.remoting.codes import RequestCode
 from kourou.remoting.command import RemotingCommand, decode

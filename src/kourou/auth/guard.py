@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 
 from kourou.auth.config import AuthConfig
-from kourou.auth.model import ALLOW, DISABLE, SUPER, AccessError, User, subject_of
+from kourou.auth.model import ALLOW, DISABLE, AccessError, User, subject_of
 from kourou.auth.rules import Need, needs_of, topic
 from kourou.auth.tables import AccessTables
 from kourou.remoting.command import RemotingCommand
@@ -57,7 +57,7 @@ class Guard:
         if user is None:
             raise AccessError("a request that is served without a user is not allowed anything: name one")
         if not self._tables.is_super(user.name):
-            self._authorize(user, request, peer.rpartition(":")[0].strip("[]"))
+            self._authorize(user, request, _ip_of(peer))
 
     def check_topic(self, request: RemotingCommand, peer: str, name: str, *actions: str) -> None:
         """AccessError unless who asks may do one of these with a topic that the request does not name.
@@ -67,11 +67,13 @@ class Guard:
         if not self._config.authentication_enabled or not self._config.authorization_enabled:
             return
         user = self._tables.users.get(request.ext_fields.get(ACCESS_KEY, ""))
-        if request.code in self._config.authorization_whitelist or (user and user.type == SUPER):
+        if request.code in self._config.authorization_whitelist or (
+            user and self._tables.is_super(user.name)
+        ):
             return
         if user is None:
             raise AccessError("a request that is served without a user is not allowed anything: name one")
-        self._allow(user, request, Need(topic(name), actions), peer.rpartition(":")[0].strip("[]"))
+        self._allow(user, request, Need(topic(name), actions), _ip_of(peer))
 
     def _authenticate(self, request: RemotingCommand, peer: str) -> User:
         fields = request.ext_fields
@@ -107,3 +109,8 @@ class Guard:
             text = f"{subject_of(user.name)} has no permission to access {need.resource} from {source_ip}"
             log.info("%s (%s for request %d)", text, "/".join(need.actions), request.code)
             raise AccessError(f"{text}: one of {', '.join(need.actions)} must be allowed")
+
+
+def _ip_of(peer: str) -> str:
+    """The address of a peer without its port."""
+    return peer.rpartition(":")[0].strip("[]")
