@@ -15,11 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kourou.broker.send_forms import learn_form
 from kourou.message import StoredMessage, sysflag
 from kourou.message.batch import decode_batch, encode_batch
 from kourou.message.codec import decode as decode_record
 from kourou.message.host import format_host, pack_host
 from kourou.message.model import Message
+from kourou.message.plain_properties import PropertyModel
 from kourou.message.properties import encode_properties
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import JSON, ROCKETMQ, RemotingCommand
@@ -53,9 +55,16 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield made
 
 
-@pytest.fixture
-def peer(site: Site) -> Peer:
-    return site.connect()
+@pytest.fixture(params=["new", "known"])
+def peer(site: Site, request: pytest.FixtureRequest) -> Peer:
+    """A client; what a known one sends of plain messages is taken by its form from the first message on."""
+    made = site.connect()
+    if request.param == "known":
+        made.ask(heartbeat())  # so that the broker has accepted it
+        (connection,) = site.broker.server.connections
+        connection.form = learn_form(send_request().encode_header())
+        assert connection.form is not None
+    return made
 
 
 def last_of(site: Site, topic: str = "t", queue_id: int = 0) -> StoredMessage:
@@ -786,7 +795,14 @@ class Pair:
         raw, store_host = encode_properties(properties), pack_host("10.0.0.9", 10911)
         flag = sysflag.BORN_HOST_V6 if len(host) == 20 else 0
         arguments = ("t", queue_id, body, raw, dict(properties), flag, born, host, store_host)
-        found = short.plain.put(*arguments)
+        found = None
+        if "INNER_" not in raw:  # of those there is no model
+            rest = dict(properties)
+            own = [rest.pop(name, None) for name in ("UNIQ_KEY", "KEYS")]
+            unique_id, keys = (text and text.encode() for text in own)
+            found = short.plain.put(
+                *arguments[:3], raw.encode(), unique_id, keys, PropertyModel(rest), *arguments[5:]
+            )
         expected = long.put_message(InnerMessage.of_request(*arguments[:4], dict(properties), *arguments[5:]))
         if found is None:
             again = short.put_message(InnerMessage.of_request(*arguments))
@@ -887,13 +903,15 @@ def test_the_short_way_takes_back_what_its_queue_has_no_room_for(tmp_path):
         (log,) = store.commit_log.files.files
         end = log.wrote
         disk.fill("consumequeue")
-        assert store.plain.put("t", 0, b"body", "", {}, 0, 1, host, host) is None
+        assert store.plain.put("t", 0, b"body", b"", None, None, PropertyModel({}), 0, 1, host, host) is None
         assert not any(log.view[end:])
         assert store.plain.put_batch("t", 0, batch(), 0, 1, host, host) is None
         assert log.wrote == end
         assert not any(log.view[end:])
         disk.heal()
-        assert store.plain.put("t", 0, b"body", "", {}, 0, 1, host, host) is not None
+        assert (
+            store.plain.put("t", 0, b"body", b"", None, None, PropertyModel({}), 0, 1, host, host) is not None
+        )
 
 
 def test_both_ways_give_the_same_answer(site, peer):

@@ -11,7 +11,7 @@ import os
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kourou.broker import metrics_families as families
 from kourou.broker.metrics_lag import lags
@@ -19,6 +19,7 @@ from kourou.broker.names import TIMER_TOPIC, is_system_group
 from kourou.broker.stats import OTHER_DEAD_LETTERS
 from kourou.broker.transactions import HalfEvent
 from kourou.message import properties as names
+from kourou.message.plain_properties import PropertyModel
 from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
@@ -187,18 +188,15 @@ class BrokerMetrics:
             topic: str,
             queue_id: int,
             body: bytes | memoryview,
-            raw: str,
-            properties: dict[str, str],
-            sys_flag: int,
-            born_timestamp: int,
-            born_host: bytes,
-            store_host: bytes,
+            raw: bytes,
+            unique_id: bytes,
+            keys: bytes | None,
+            model: PropertyModel,
+            *others: Any,
         ) -> tuple[int, int, int] | None:
-            done = put(
-                topic, queue_id, body, raw, properties, sys_flag, born_timestamp, born_host, store_host
-            )
+            done = put(topic, queue_id, body, raw, unique_id, keys, model, *others)
             if done is not None:
-                if names.SHARDING_KEY in properties:
+                if model.has_sharding_key:
                     counted = find(topic, "fifo")
                 else:
                     counted = normal.get(topic) or find(topic, "normal")

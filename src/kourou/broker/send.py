@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, ClassVar
 from kourou.broker.config import resolved
 from kourou.broker.groups import SubscriptionGroupConfig
 from kourou.broker.names import check_topic_name, is_send_forbidden
-from kourou.broker.plain_properties import PlainProperties
+from kourou.broker.send_answers import FAILURES, STORED, answer_template, remark_of
+from kourou.broker.send_forms import SEND_MARK, SendForm, learn_form
 from kourou.broker.stats import TopicStats
 from kourou.errors import BadMessageError, KourouError
 from kourou.message import properties as names
@@ -25,6 +26,7 @@ from kourou.message import sysflag
 from kourou.message.batch import iter_batch
 from kourou.message.host import pack_host
 from kourou.message.ids import UniqueIdGenerator
+from kourou.message.plain_properties import PlainProperties
 from kourou.message.properties import decode_properties, encode_properties
 from kourou.message.recall import RecallHandle
 from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
@@ -46,6 +48,9 @@ log = logging.getLogger(__name__)
 DLQ_QUEUES = 1
 V3_4_9 = 121  # clients since then say themselves how often a message may be retried
 
+MAX_LEARNED = 8  # forms of headers, by one connection
+PROPERTY_END = 2
+
 MAX_INT = 0x7FFFFFFF
 _MAX_INT_DIGITS = 9
 _INTS = ("default_topic_queue_nums", "queue_id", "sys_flag", "flag", "reconsume_times", "max_reconsume_times")
@@ -64,24 +69,6 @@ _V2 = {
     "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes",
     "k": "unitMode", "l": "maxReconsumeTimes", "m": "batch",
 }  # fmt: skip
-
-_FAILURES = {
-    PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: ResponseCode.SYSTEM_ERROR,
-    PutMessageStatus.CREATE_MAPPED_FILE_FAILED: ResponseCode.SYSTEM_ERROR,
-    PutMessageStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
-    PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
-    PutMessageStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
-    PutMessageStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
-    PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED: ResponseCode.LMQ_QUOTA_EXCEEDED,
-    PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
-}
-_STORED = {
-    PUT_OK: ResponseCode.SUCCESS,
-    PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
-    PutMessageStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
-    PutMessageStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
-}
-
 
 PutPlain = Callable[..., tuple[int, int, int] | None]  # PlainPuts.put, .put_batch
 PutBatch = Callable[..., tuple[list[int], int, int] | None]
@@ -132,6 +119,7 @@ class MessageSender:
         self._put_many = broker.store.put_messages
         self._on_stored: OnStored | None = None
         self._targets: dict[str, _Target] = {}
+        self._plain_targets: dict[bytes, _Target] = {}
         self._unique_id = UniqueIdGenerator(resolved(broker.config.broker_ip1))
         self.waiting = 0  # sends that are not answered yet
         self._stopping = False
@@ -144,6 +132,7 @@ class MessageSender:
         self._host_text = self.store_host.hex().upper()
         self._waits_for_disk = config.store.sync_flush
         self._waits_for_slaves = config.store.broker_role is BrokerRole.SYNC_MASTER
+        self._takes = not (self._waits_for_disk or self._waits_for_slaves)
         self._most_waiting = config.send_thread_pool_queue_capacity
         added = {
             names.MSG_REGION: config.region_id,
@@ -151,11 +140,12 @@ class MessageSender:
             names.CLUSTER: config.broker_cluster_name,
         }
         self._added = added
-        self._added_raw = encode_properties(added)
+        self._added_raw = encode_properties(added).encode()
         self._read_properties = PlainProperties(added).read
         self._answer_fields = {key: added[key] for key in (names.MSG_REGION, names.TRACE_SWITCH)}
-        self._template = self._make_template()
+        self._template = answer_template(self._answer_fields, self._host_text)
         self._targets.clear()
+        self._plain_targets.clear()
 
     def count_puts(self, put_plain: PutPlain, put_batch: PutBatch, on_stored: OnStored) -> None:
         """Have plain messages and batches put by these, and tell of the others that were stored."""
@@ -202,19 +192,22 @@ class MessageSender:
             return self._send_batch(
                 connection, request, target, queue_id, of_all, sys_flag, born_timestamp, born_host
             )
-        properties = self._read_properties(raw)
-        if properties is None:
+        raw_bytes = raw.encode()
+        read = self._read_properties(raw_bytes)
+        if read is None:
             return self.send(connection, request)
-        unique_id = properties["UNIQ_KEY"]
-        raw = raw + self._added_raw if raw[-1] == "\x02" else f"{raw}\x02{self._added_raw}"
+        unique_id, keys, model = read
+        raw_bytes += self._added_raw if raw_bytes[-1] == PROPERTY_END else b"\x02" + self._added_raw
         put = self._put_plain(
-            name, queue_id, body, raw, properties, sys_flag, born_timestamp, born_host, self.store_host
-        )
+            name, queue_id, body, raw_bytes, unique_id, keys, model, sys_flag, born_timestamp, born_host,
+            self.store_host,
+        )  # fmt: skip
         self._has_put()
         if put is None:
             message = InnerMessage.of_request(
-                name, queue_id, body, raw, properties, sys_flag, born_timestamp, born_host, self.store_host
-            )
+                name, queue_id, body, raw_bytes.decode(), model.properties(unique_id, keys), sys_flag,
+                born_timestamp, born_host, self.store_host,
+            )  # fmt: skip
             return self._answer_when_stored(connection, request, message, self._put(message), queue_id, None)
         offset, queue_offset, size = put
         puts = target.puts[queue_id]
@@ -223,16 +216,67 @@ class MessageSender:
         puts.size_bytes += size
         answer: RemotingCommand | bytes
         if request.serialize_type != JSON:
-            answer = request.response(0, self._fields(offset, queue_id, queue_offset, unique_id))
+            answer = request.response(0, self._fields(offset, queue_id, queue_offset, unique_id.decode()))
         else:
             answer = frame_head(
-                JSON, self._template % (offset, queue_id, queue_offset, unique_id.encode(), request.opaque)
+                JSON, self._template % (offset, queue_id, queue_offset, unique_id, request.opaque)
             )
-        if not self._waits_for_slaves or properties.get("WAIT", "true").lower() != "true":
+        if not (self._waits_for_slaves and model.waits):
             return answer
-        place = offset, queue_id, queue_offset, unique_id
+        place = offset, queue_id, queue_offset, unique_id.decode()
         self._answer_when_replicated(connection, request, answer, offset + size, place)
         return None
+
+    def take(
+        self, connection: Connection, data: bytes, view: memoryview, at: int, header_end: int, end: int
+    ) -> bytes | None:
+        """The answer to a plain message of the form that its connection sends, taken from what was read;
+        None for what `send_v2` has to look at. The header is at `at`. Hot: the way of most messages."""
+        if not self._takes:
+            return None
+        form: SendForm | None = connection.form
+        if form is None or (match := form.match(data, at, header_end)) is None:
+            self._learn(connection, data, at, header_end)
+            return None
+        name, queue_text, born_text, raw, opaque = match.group(*form.order)
+        target = self._plain_targets.get(name)
+        if b"\\" in raw:
+            raw = raw.replace(b"\\u0001", b"\x01").replace(b"\\u0002", b"\x02")
+        queue_id = int(queue_text)
+        if (
+            target is None
+            or queue_id >= target.queues
+            or end == header_end
+            or self._stopping
+            or b"\\" in raw
+            or (read := self._read_properties(raw)) is None
+        ):
+            return None
+        unique_id, keys, model = read
+        raw += self._added_raw if raw[-1] == PROPERTY_END else b"\x02" + self._added_raw
+        sys_flag, born_host = target.sys_flag, connection.peer_host
+        if len(born_host) == 20:
+            sys_flag |= BORN_HOST_V6
+        put = self._put_plain(
+            target.name, queue_id, view[header_end:end], raw, unique_id, keys, model, sys_flag,
+            int(born_text), born_host, self.store_host,
+        )  # fmt: skip
+        if put is None:
+            return None
+        self._has_put()
+        offset, queue_offset, size = put
+        puts = target.puts[queue_id]
+        puts.messages += 1
+        puts.calls += 1
+        puts.size_bytes += size
+        header = self._template % (offset, queue_id, queue_offset, unique_id, int(opaque))
+        return frame_head(JSON, header)
+
+    def _learn(self, connection: Connection, data: bytes, at: int, header_end: int) -> None:
+        """Remember the form of a header if it is a plain send's; a few times for each connection."""
+        if connection.forms_learned < MAX_LEARNED and data.find(SEND_MARK, at, header_end) >= 0:
+            connection.forms_learned += 1
+            connection.form = learn_form(data[at:header_end]) or connection.form
 
     def _send_batch(
         self,
@@ -368,6 +412,8 @@ class MessageSender:
             )
         if start == 0 and config.broker_permission & PERM_WRITE:
             self._targets[topic] = target  # nothing of what was checked changes without notice
+            if target.is_plain:
+                self._plain_targets[topic.encode()] = target
         return target
 
     def _create_topic(self, connection: Connection, header: SendMessage) -> TopicConfig:
@@ -470,7 +516,7 @@ class MessageSender:
                 store_host=self.store_host, reconsume_times=header.reconsume_times,
             )  # fmt: skip
             result = broker.put(message)
-            if result.status in _STORED:
+            if result.status in STORED:
                 fields |= self._place(result, queue_id)
                 if self._on_stored is not None:
                     self._on_stored(message, result)
@@ -546,10 +592,10 @@ class MessageSender:
             if status is PUT_OK:
                 connection.reply(request, answer)
             elif isinstance(answer, RemotingCommand):
-                answer.code = int(_STORED[status])
+                answer.code = int(STORED[status])
                 connection.reply(request, answer)
             else:
-                connection.reply(request, request.response(_STORED[status], self._fields(*place)))
+                connection.reply(request, request.response(STORED[status], self._fields(*place)))
 
         self._broker.store.wait_for_slaves(end, replicated)
 
@@ -562,13 +608,13 @@ class MessageSender:
         batch_id: str | None = None,
     ) -> RemotingCommand:
         fields = dict(self._answer_fields)
-        code = _STORED.get(result.status)
+        code = STORED.get(result.status)
         if code is None:
             log.warning(
                 "a message for %s was refused: %s %s", message.topic, result.status.name, result.reason
             )
-            refused = _FAILURES.get(result.status, ResponseCode.SYSTEM_ERROR)
-            return request.response(refused, fields, remark=self._remark(result))
+            refused = FAILURES.get(result.status, ResponseCode.SYSTEM_ERROR)
+            return request.response(refused, fields, remark=remark_of(result, self._broker.config))
         puts = self._broker.stats.topic(message.topic).queue(message.queue_id)
         puts.messages += result.message_count
         puts.calls += 1
@@ -606,41 +652,6 @@ class MessageSender:
             "queueId": str(queue_id),
             "queueOffset": str(result.queue_offset),
         }
-
-    def _remark(self, result: PutMessageResult) -> str:
-        match result.status:
-            case PutMessageStatus.OS_PAGE_CACHE_BUSY:
-                return "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
-            case PutMessageStatus.SERVICE_NOT_AVAILABLE:
-                return f"service not available now. {result.reason}"
-            case PutMessageStatus.MESSAGE_ILLEGAL | PutMessageStatus.PROPERTIES_SIZE_EXCEEDED:
-                return f"the message is illegal: {result.reason}"
-            case PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL:
-                most_ms = self._broker.config.store.timer_max_delay_sec * 1000
-                return f"timer message illegal: {result.reason} (the longest delay is {most_ms}ms)"
-            case PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL:
-                limit = self._broker.config.store.timer_congest_num_each_slot
-                return f"timer message is under flow control: more than {limit} messages are due at that time"
-            case PutMessageStatus.WHEEL_TIMER_NOT_ENABLE:
-                return "accurate timer message is not enabled, timerWheelEnable is false"
-        return f"{result.status.name}: {result.reason}" if result.reason else result.status.name
-
-    def _make_template(self) -> bytes:
-        """The JSON header of an answer, with places for offset, queue, queue offset, unique id and opaque."""
-        holes = {"msgId": "MSG", "queueId": "QUEUE", "queueOffset": "OFFSET", "transactionId": "UNIQUE"}
-        model = RemotingCommand(ResponseCode.SUCCESS, {**self._answer_fields, **holes}, opaque=0, flag=1)
-        text = model.encode_header().replace(b"%", b"%%")
-        prefix = self._host_text.encode()
-        for hole, place in (
-            (b'"MSG"', b'"' + prefix + b'%016X"'),
-            (b'"QUEUE"', b'"%d"'),
-            (b'"OFFSET"', b'"%d"'),
-            (b'"UNIQUE"', b'"%b"'),
-            (b'"opaque":0', b'"opaque":%d'),
-        ):
-            assert text.count(hole) == 1
-            text = text.replace(hole, place)
-        return text
 
 
 def most_retries(request: RemotingCommand, config: SubscriptionGroupConfig, asked: int | None) -> int:

@@ -172,12 +172,18 @@ class Broker:
             self.sender = MessageSender(self)
             self.puller = MessagePuller(self)
             self.registrar = Registrar(self)
-            handlers = self.guard.guard(make_handlers(self))
+            handlers = make_handlers(self)
+            guarded = self.guard.guard(handlers)
+            # Requests that are checked or counted one by one go the usual way.
+            shortcut = self.sender.take if guarded is handlers and self.metrics is None else None
+            if shortcut is not None and self.watch is not None:
+                shortcut = self.watch.timed(shortcut)
             self.server = RemotingServer(
-                handlers,
+                guarded,
                 on_close=self._connection_lost,
                 tls=self._tls,
                 make_connection=Connection if self.watch is None else partial(TimedConnection, self.watch),
+                shortcut=shortcut,
             )
             if self.metrics is not None:
                 self.metrics.attach()

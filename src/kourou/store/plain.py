@@ -13,6 +13,7 @@ import struct
 from kourou.errors import KourouError
 from kourou.message.checksum import crc32
 from kourou.message.codec import HEADER_SIZES, HEADERS
+from kourou.message.plain_properties import PropertyModel
 from kourou.message.properties import decode_properties, tags_code
 from kourou.store.commit_log import END_FILE_MIN_BLANK, MAX_PROPERTIES
 from kourou.store.consume_queue import ENTRY, ConsumeQueue
@@ -69,14 +70,17 @@ class PlainPutter:
         topic_name: str,
         queue_id: int,
         body: bytes | memoryview,
-        raw: str,
-        properties: dict[str, str],
+        raw: bytes,
+        unique_id: bytes | None,
+        keys: bytes | None,
+        model: PropertyModel,
         sys_flag: int,
         born_timestamp: int,
         born_host: bytes,
         store_host: bytes,
     ) -> tuple[int, int, int] | None:
-        """Append a message: its physical offset, queue offset and size. Hot, with `_place` in line."""
+        """Append a message: its physical offset, queue offset and size. Its properties are there as they are
+        stored and as PlainProperties reads them. Hot, with `_place` in line."""
         putter, files = self._putter, self._files
         try:
             topic = putter.topics[topic_name]
@@ -95,8 +99,7 @@ class PlainPutter:
             or offset - files.flushed_where > putter.max_unflushed
         ):
             return None
-        raw_bytes = raw.encode()
-        body_length, raw_length = len(body), len(raw_bytes)
+        body_length, raw_length = len(body), len(raw)
         kind = sys_flag >> 4 & 3
         header_size = HEADER_SIZES[kind]
         size = header_size + body_length + topic.overhead + raw_length
@@ -106,7 +109,6 @@ class PlainPutter:
             or end > file.reserved
             or body_length > self._config.max_message_size
             or raw_length > MAX_PROPERTIES
-            or "INNER_" in raw
         ):
             return None
         queue_offset = queue.next_offset
@@ -119,12 +121,9 @@ class PlainPutter:
         body_at = at + header_size
         body_end = body_at + body_length
         view[body_at:body_end] = body
-        view[body_end:end] = topic.field + raw_length.to_bytes(2, "big") + raw_bytes
-        get = properties.get
-        tags = get("TAGS")
-        code = tags_code(tags)
+        view[body_end:end] = topic.field + raw_length.to_bytes(2, "big") + raw
         try:
-            queue.put(offset, size, code, queue_offset)
+            queue.put(offset, size, model.tags_code, queue_offset)
         except (OSError, KourouError):
             self._putter.commit_log.take_back(file, at, size)
             return None
@@ -137,9 +136,15 @@ class PlainPutter:
         checkpoint.dispatched_physical_offset = offset
         dispatcher.dispatched_offset = offset + size
         if self._indexing:
-            self._index_add(topic.key_prefixes, get("UNIQ_KEY"), get("KEYS"), tags, offset, timestamp)
+            self._index_add(
+                topic.key_prefixes, unique_id.decode() if unique_id else None,
+                keys.decode() if keys else None, model.tags, offset, timestamp,
+            )  # fmt: skip
         if dispatcher.awaited and dispatcher.on_arrive is not None:
-            dispatcher.on_arrive(topic_name, queue_id, queue_offset + 1, code, timestamp, properties)
+            properties = model.properties(unique_id, keys)
+            dispatcher.on_arrive(
+                topic_name, queue_id, queue_offset + 1, model.tags_code, timestamp, properties
+            )
         puts = topic.puts
         puts.count += 1
         puts.size_bytes += size

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kourou.broker.plain_properties import MAX_MODELS, NOT_PLAIN, PlainProperties
-from kourou.message.properties import decode_properties
+from kourou.message.plain_properties import MAX_MODELS, NOT_PLAIN, PlainProperties
+from kourou.message.properties import decode_properties, tags_code
 
 ADDED = {"MSG_REGION": "r", "TRACE_ON": "true", "CLUSTER": "c"}
 
@@ -23,6 +23,7 @@ pieces = st.sampled_from(
         "\x02",
         "a",
         "7F01",
+        "INNER_",
         "é",
         "",
     ]
@@ -46,6 +47,7 @@ def is_plain(raw: str, properties: dict[str, str]) -> bool:
         and (NOT_PLAIN - {"UNIQ_KEY", "KEYS"}).isdisjoint(properties)
         and unique_id.isalnum()
         and unique_id.isascii()
+        and "INNER_" not in raw
     )
 
 
@@ -53,8 +55,17 @@ def check(raw: str) -> None:
     reader = PlainProperties(ADDED)
     expected = decode_properties(raw)
     for _ in range(2):  # the second time from what is remembered
-        found = reader.read(raw)
-        assert found == ({**expected, **ADDED} if is_plain(raw, expected) else None)
+        found = reader.read(raw.encode())
+        if not is_plain(raw, expected):
+            assert found is None
+            continue
+        assert found is not None
+        unique_id, keys, model = found
+        assert model.properties(unique_id, keys) == {**expected, **ADDED}
+        assert unique_id.decode() == expected["UNIQ_KEY"]
+        assert (keys and keys.decode()) == expected.get("KEYS")
+        assert (model.tags, model.tags_code) == (expected.get("TAGS"), tags_code(expected.get("TAGS")))
+        assert model.waits == (expected.get("WAIT", "true").lower() == "true")
 
 
 @given(raw=raws)
@@ -72,20 +83,21 @@ def test_strings_of_clients_are_read_as_before(segments, ends):
 
 def test_what_a_caller_changes_is_not_remembered():
     reader = PlainProperties(ADDED)
-    first = reader.read("UNIQ_KEY\x01A\x02TAGS\x01t")
+    first = reader.read(b"UNIQ_KEY\x01A\x02TAGS\x01t")
     assert first is not None
-    first["TAGS"] = "other"
+    first[2].properties(b"A", None)["TAGS"] = "other"
 
-    second = reader.read("UNIQ_KEY\x01B\x02TAGS\x01t")
+    second = reader.read(b"UNIQ_KEY\x01B\x02TAGS\x01t")
 
-    assert second == {**ADDED, "UNIQ_KEY": "B", "TAGS": "t"}
+    assert second is not None
+    assert second[2].properties(b"B", None) == {**ADDED, "UNIQ_KEY": "B", "TAGS": "t"}
 
 
 def test_forms_without_end_are_not_all_remembered():
     reader = PlainProperties(ADDED)
     for number in range(3 * MAX_MODELS):
-        assert reader.read(f"UNIQ_KEY\x01A\x02user\x01{number}") is not None
-    reader.read("UNIQ_KEY\x01A\x02user\x01" + "x" * 10_000)
+        assert reader.read(b"UNIQ_KEY\x01A\x02user\x01%d" % number) is not None
+    reader.read(b"UNIQ_KEY\x01A\x02user\x01" + b"x" * 10_000)
 
     assert 0 < len(reader._models) <= MAX_MODELS
     assert max(map(len, reader._models)) < 1000
