@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kourou.broker.send_forms import learn_form
+from kourou.broker.send_headers import learn_form
 from kourou.message import StoredMessage, sysflag
 from kourou.message.batch import decode_batch, encode_batch
 from kourou.message.codec import decode as decode_record

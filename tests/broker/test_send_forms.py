@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kourou.broker.send import MAX_LEARNED
-from kourou.broker.send_forms import FIELDS, SendForm, learn_form
+from kourou.broker.send_headers import FIELDS, SendForm, learn_form
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import ROCKETMQ, RemotingCommand
 from kourou.remoting.connection import Connection
-from support.broker import UNIQUE_ID, Site, running, send_request
+from support.broker import UNIQUE_ID, Site, long_form, running, send_request
 
 EXT = {
     "a": "p", "b": "t", "c": "TBW102", "d": "8", "e": "0", "f": "0", "g": "1700000000000", "h": "0",
@@ -249,10 +250,36 @@ def test_checked_and_counted_requests_go_the_usual_way(tmp_path):
 
 
 @pytest.mark.parametrize("more", [{"flushDiskType": "SYNC_FLUSH"}, {"brokerRole": "SYNC_MASTER"}])
-def test_sends_that_wait_go_the_usual_way(tmp_path, more):
+def test_sends_that_wait_are_taken_too(tmp_path, more):
+    """Given a broker that waits for the disk or for slaves, then each way gives the same answers."""
     with running(tmp_path, more) as site:
         site.make_topic("t")
         peer, seen = site.connect(), usual(site)
-        for _ in range(3):
-            peer.call(send_request(properties={"UNIQ_KEY": UNIQUE_ID}))
-        assert len(seen) == len(site.stored()) == 3
+        answers = [peer.call(send_request(properties={"UNIQ_KEY": UNIQUE_ID})) for _ in range(3)]
+        answers.append(peer.call(long_form(send_request(properties={"UNIQ_KEY": UNIQUE_ID}))))
+        assert len(seen) == 1
+        assert len(site.stored()) == 4
+        waits_for_slaves = "brokerRole" in more
+        expected = ResponseCode.SLAVE_NOT_AVAILABLE if waits_for_slaves else ResponseCode.SUCCESS
+        assert {answer.code for answer in answers} == {expected}
+        assert len({str(sorted(answer.ext_fields)) for answer in answers}) == 1
+        assert site.broker.sender.waiting == 0
+
+
+def test_a_send_that_waits_long_for_the_disk_is_logged(tmp_path, caplog):
+    with running(tmp_path, {"flushDiskType": "SYNC_FLUSH", "slowRequestThresholdMs": "100"}) as site:
+        site.make_topic("t")
+        peer = site.connect()
+        peer.ask(send_request())
+        flush = site.broker.store.flusher._files.flush
+
+        def slowly(least_pages: int) -> int:
+            time.sleep(0.3)
+            return flush(least_pages)
+
+        site.broker.store.flusher._files.flush = slowly
+        seen = usual(site)
+        peer.ask(send_request())
+        assert seen == []
+        assert any("slow request SEND_MESSAGE_V2" in record.getMessage() for record in caplog.records)
+        del site.broker.store.flusher._files.flush

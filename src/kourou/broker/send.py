@@ -9,16 +9,18 @@ SendMessageProcessor.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
+from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar
 
 from kourou.broker.config import resolved
 from kourou.broker.groups import SubscriptionGroupConfig
 from kourou.broker.names import check_topic_name, is_send_forbidden
 from kourou.broker.send_answers import FAILURES, STORED, answer_template, remark_of
-from kourou.broker.send_forms import SEND_MARK, SendForm, learn_form
+from kourou.broker.send_headers import SEND_MARK, SendForm, learn_form, read_header
 from kourou.broker.stats import TopicStats
 from kourou.errors import BadMessageError, KourouError
 from kourou.message import properties as names
@@ -31,9 +33,8 @@ from kourou.message.properties import decode_properties, encode_properties
 from kourou.message.recall import RecallHandle
 from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
 from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
-from kourou.remoting.command import JSON, RemotingCommand, frame_head
+from kourou.remoting.command import JSON, RemotingCommand, decode_frame, frame_head
 from kourou.remoting.connection import Answer, CallTimeoutError, Connection, ConnectionLostError
-from kourou.remoting.header import BadRequestError
 from kourou.remoting.headers import ReplyMessage, SendMessage
 from kourou.remoting.registration import PERM_READ, PERM_WRITE, UNIT_FLAG, UNIT_SUB_FLAG, TopicConfig
 from kourou.store.config import BrokerRole
@@ -51,9 +52,7 @@ V3_4_9 = 121  # clients since then say themselves how often a message may be ret
 MAX_LEARNED = 8  # forms of headers, by one connection
 PROPERTY_END = 2
 
-MAX_INT = 0x7FFFFFFF
 _MAX_INT_DIGITS = 9
-_INTS = ("default_topic_queue_nums", "queue_id", "sys_flag", "flag", "reconsume_times", "max_reconsume_times")
 BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
 
 PUT_OK = PutMessageStatus.PUT_OK
@@ -62,13 +61,6 @@ BORN_HOST_V6 = sysflag.BORN_HOST_V6
 
 # A message with one of these is not plain: it is kept elsewhere first, or the broker's own property is in it.
 _TIMER = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
-
-# Names of the short header, in the order of the long one.
-_V2 = {
-    "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId",
-    "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes",
-    "k": "unitMode", "l": "maxReconsumeTimes", "m": "batch",
-}  # fmt: skip
 
 PutPlain = Callable[..., tuple[int, int, int] | None]  # PlainPuts.put, .put_batch
 PutBatch = Callable[..., tuple[list[int], int, int] | None]
@@ -122,6 +114,7 @@ class MessageSender:
         self._plain_targets: dict[bytes, _Target] = {}
         self._unique_id = UniqueIdGenerator(resolved(broker.config.broker_ip1))
         self.waiting = 0  # sends that are not answered yet
+        self._slow_s = math.inf if broker.watch is None else broker.watch.slow_s
         self._stopping = False
         self.configure()
 
@@ -132,7 +125,7 @@ class MessageSender:
         self._host_text = self.store_host.hex().upper()
         self._waits_for_disk = config.store.sync_flush
         self._waits_for_slaves = config.store.broker_role is BrokerRole.SYNC_MASTER
-        self._takes = not (self._waits_for_disk or self._waits_for_slaves)
+        self._waits = self._waits_for_disk or self._waits_for_slaves
         self._most_waiting = config.send_thread_pool_queue_capacity
         added = {
             names.MSG_REGION: config.region_id,
@@ -221,19 +214,17 @@ class MessageSender:
             answer = frame_head(
                 JSON, self._template % (offset, queue_id, queue_offset, unique_id, request.opaque)
             )
-        if not (self._waits_for_slaves and model.waits):
+        if not (self._waits and model.waits):
             return answer
         place = offset, queue_id, queue_offset, unique_id.decode()
-        self._answer_when_replicated(connection, request, answer, offset + size, place)
+        self._answer_when_safe(connection, request, answer, offset + size, place)
         return None
 
     def take(
         self, connection: Connection, data: bytes, view: memoryview, at: int, header_end: int, end: int
     ) -> bytes | None:
         """The answer to a plain message of the form that its connection sends, taken from what was read;
-        None for what `send_v2` has to look at. The header is at `at`. Hot: the way of most messages."""
-        if not self._takes:
-            return None
+        empty if it has to wait, None for what `send_v2` has to look at. Hot: the way of most messages."""
         form: SendForm | None = connection.form
         if form is None or (match := form.match(data, at, header_end)) is None:
             self._learn(connection, data, at, header_end)
@@ -248,6 +239,7 @@ class MessageSender:
             or queue_id >= target.queues
             or end == header_end
             or self._stopping
+            or self.waiting >= self._most_waiting
             or b"\\" in raw
             or (read := self._read_properties(raw)) is None
         ):
@@ -269,8 +261,12 @@ class MessageSender:
         puts.messages += 1
         puts.calls += 1
         puts.size_bytes += size
-        header = self._template % (offset, queue_id, queue_offset, unique_id, int(opaque))
-        return frame_head(JSON, header)
+        answer = frame_head(JSON, self._template % (offset, queue_id, queue_offset, unique_id, int(opaque)))
+        if not (self._waits and model.waits):
+            return answer
+        place = offset, queue_id, queue_offset, unique_id.decode()
+        self._answer_when_safe(connection, data[at:header_end], answer, offset + size, place)
+        return b""
 
     def _learn(self, connection: Connection, data: bytes, at: int, header_end: int) -> None:
         """Remember the form of a header if it is a plain send's; a few times for each connection."""
@@ -312,15 +308,15 @@ class MessageSender:
         answered = self._fields(offsets[0], queue_id, queue_offset, properties.get("UNIQ_KEY"))
         answered["msgId"] = ",".join([f"{prefix}{offset:016X}" for offset in offsets])
         answer = request.response(0, answered)
-        if not self._waits_for_slaves or properties.get("WAIT", "true").lower() != "true":
+        if not self._waits or properties.get("WAIT", "true").lower() != "true":
             return answer
         place = offsets[0], queue_id, queue_offset, properties.get("UNIQ_KEY")
-        self._answer_when_replicated(connection, request, answer, offsets[0] + size, place)
+        self._answer_when_safe(connection, request, answer, offsets[0] + size, place)
         return None
 
     def send(self, connection: Connection, request: RemotingCommand) -> Answer:
         """SEND_MESSAGE, SEND_BATCH_MESSAGE, and what of SEND_MESSAGE_V2 is not plain."""
-        header = _read_header(request)
+        header = read_header(request)
         try:
             return self._send(connection, request, header)
         except SendRefusedError as refused:
@@ -483,7 +479,7 @@ class MessageSender:
 
     def reply(self, connection: Connection, request: RemotingCommand) -> Answer:
         """SEND_REPLY_MESSAGE, _V2: hand an answer to the client that asked, and keep it."""
-        header = _read_header(request)
+        header = read_header(request)
         try:
             target = self._admit(connection, header)
             queue_id = _queue_of(target.config, header)
@@ -563,8 +559,7 @@ class MessageSender:
         queue_id: int,
         batch_id: str | None,
     ) -> Answer:
-        waits = self._waits_for_disk or self._waits_for_slaves
-        if result.status is not PUT_OK or not waits or not message.wait_store_msg_ok:
+        if result.status is not PUT_OK or not self._waits or not message.wait_store_msg_ok:
             return self._answer(request, message, result, queue_id, batch_id)
         self.waiting += 1
 
@@ -575,29 +570,37 @@ class MessageSender:
         self._broker.store.when_stored(result, message, stored)
         return None
 
-    def _answer_when_replicated(
+    def _answer_when_safe(
         self,
         connection: Connection,
-        request: RemotingCommand,
+        request: RemotingCommand | bytes,
         answer: RemotingCommand | bytes,
         end: int,
         place: tuple[int, int, int, str | None],
     ) -> None:
-        """Answer a plain message when enough slaves have the log up to its end. Hot on a SYNC_MASTER."""
+        """Answer a plain message, of which at least the JSON header is there, when the disk or enough slaves
+        have the log up to its end. Hot with SYNC_FLUSH and on a SYNC_MASTER."""
         self.waiting += 1
-        request.body = None  # it would keep the bytes of its read
+        began = perf_counter()
+        if isinstance(request, RemotingCommand):
+            request.body = None  # it would keep the bytes of its read
 
-        def replicated(status: PutMessageStatus) -> None:
+        def safe(status: PutMessageStatus) -> None:
             self.waiting -= 1
-            if status is PUT_OK:
-                connection.reply(request, answer)
-            elif isinstance(answer, RemotingCommand):
-                answer.code = int(STORED[status])
-                connection.reply(request, answer)
+            if isinstance(request, RemotingCommand):
+                asked = request
+            elif status is PUT_OK and perf_counter() - began < self._slow_s:
+                connection.send(answer)
+                return
             else:
-                connection.reply(request, request.response(STORED[status], self._fields(*place)))
+                asked = decode_frame(memoryview(request), 0, len(request), len(request))
+                asked.began = began
+            failed = status is not PUT_OK
+            connection.reply(
+                asked, asked.response(STORED[status], self._fields(*place)) if failed else answer
+            )
 
-        self._broker.store.wait_for_slaves(end, replicated)
+        self._broker.store.when_safe(end, safe)
 
     def _answer(
         self,
@@ -673,26 +676,6 @@ def _queue_of(config: TopicConfig, header: SendMessage) -> int:
     if config.write_queue_nums <= 0:
         raise SendRefusedError(ResponseCode.INVALID_PARAMETER, f"{config.name} has no queue to write to")
     return random.randrange(config.write_queue_nums)
-
-
-def _read_header(request: RemotingCommand) -> SendMessage:
-    header = _read_either(request)
-    for name in _INTS:
-        value = getattr(header, name)
-        if value is not None and not -MAX_INT - 1 <= value <= MAX_INT:
-            raise BadRequestError(f"the field {name} is {value}: it has 32 bits")
-    return header
-
-
-def _read_either(request: RemotingCommand) -> SendMessage:
-    if request.code not in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
-        fields = request.ext_fields
-        try:
-            long = {_V2[name]: text for name, text in fields.items() if name in _V2}
-            return SendMessage.read(RemotingCommand(request.code, long, opaque=0))
-        except BadRequestError as error:
-            raise BadRequestError(f"{error} (short header: {_V2})") from None
-    return SendMessage.read(request)
 
 
 def _is_prepared(properties: dict[str, str]) -> bool:

@@ -37,7 +37,7 @@ Pieces = list[bytes | memoryview]
 Answer = RemotingCommand | bytes | Pieces | None
 Handler = Callable[["Connection", RemotingCommand], Answer]
 # Given a connection, what was read, a view of it, and where a JSON header begins and ends and the frame ends:
-# the frame of the answer, or None for a request that takes the usual way.
+# the frame of the answer, empty if it comes later, or None for a request that goes the usual way.
 Shortcut = Callable[["Connection", bytes, memoryview, int, int, int], bytes | None]
 # Who waits for an answer, until when; for whom no answer came: the code of the request, and the time it had
 _Call = tuple[asyncio.Future[RemotingCommand], float, int, float]
@@ -184,7 +184,8 @@ class Connection(asyncio.Protocol):
                         command = decode_frame(view, at + 8, following, word)
                         answer = self.failure(command, error).encode()
                     if answer is not None:
-                        self.send(answer)
+                        if answer:
+                            self.send(answer)
                         at = following
                         continue
                 command = decode_frame(view, at + 8, following, word)

@@ -28,9 +28,11 @@ from kourou.message.codec import (
     SIZE_AND_MAGIC,
     SYS_FLAG_AT,
 )
+from kourou.message.plain_properties import PropertyModel
 from kourou.message.properties import decode_properties, tags_code
 from kourou.store.commit_log import END_FILE_MIN_BLANK, CommitLog
 from kourou.store.config import BrokerRole, MessageStoreConfig, parse_delay_levels
+from kourou.store.consume_queue import ConsumeQueue
 from kourou.store.index_file import IndexService
 
 if TYPE_CHECKING:
@@ -47,6 +49,10 @@ MAX_RECENT_REQUESTS = 100_000
 # on_arrive(topic, queue_id, next queue offset, tags code, store timestamp, properties). For a batch it is
 # called once for each tags code in it, and the properties are None.
 OnArrive = Callable[[str, int, int, int, int, dict[str, str] | None], None]
+
+# Of a message that PlainPutter appended: topic, queue, queue offset, store timestamp, key prefixes, unique
+# id, keys, and the model of its properties.
+PlainRequest = tuple[str, int, int, int, tuple[int, int], bytes | None, bytes | None, PropertyModel]
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
@@ -230,7 +236,7 @@ class Dispatcher:
         self._on_failed = on_failed
         self.on_restored: Callable[[str], None] = log.info  # what failed works again
         self._failure: str | None = None
-        self._recent: deque[DispatchRequest] = deque()
+        self._recent: deque[tuple[int, int, DispatchRequest | PlainRequest]] = deque()  # offset, size
         self.delay_levels = parse_delay_levels(config.message_delay_level)
         self.at_once = not (config.sync_flush or config.transient_store_pool_enable)
         self.dispatched_offset = 0  # everything before it has its queue entry and its keys
@@ -272,10 +278,14 @@ class Dispatcher:
                 return error
             self.dispatched_offset = request.physical_offset + request.size
             return None
+        self.keep(request.physical_offset, request.size, request)
+        return None
+
+    def keep(self, offset: int, size: int, request: DispatchRequest | PlainRequest) -> None:
+        """Keep the request of a record until it may be dispatched."""
         if len(self._recent) >= MAX_RECENT_REQUESTS:
             self._recent.clear()
-        self._recent.append(request)
-        return None
+        self._recent.append((offset, size, request))
 
     def dispatch(self, request: DispatchRequest) -> None:
         """Give a record its queue entry and its keys, and tell who waits for it."""
@@ -334,20 +344,53 @@ class Dispatcher:
         confirmed = self.confirm_offset
         recent = self._recent
         while (at := self.dispatched_offset) < confirmed:
-            while recent and recent[0].physical_offset < at:
+            while recent and recent[0][0] < at:
                 recent.popleft()
-            kept = bool(recent) and recent[0].physical_offset == at
-            request = recent[0] if kept else self._read(at)
+            kept = bool(recent) and recent[0][0] == at
+            request = recent[0][2] if kept else self._read(at)
             if request is None:
                 if self.dispatched_offset == at:
                     return
                 continue
-            if at + request.size > confirmed:
+            size = request.size if isinstance(request, DispatchRequest) else recent[0][1]
+            if at + size > confirmed:
                 return
-            self.dispatch(request)
-            self.dispatched_offset = at + request.size
+            if isinstance(request, DispatchRequest):
+                self.dispatch(request)
+            else:
+                self._dispatch_plain(at, size, *request)
+            self.dispatched_offset = at + size
             if kept:
                 recent.popleft()
+
+    def _dispatch_plain(
+        self,
+        offset: int,
+        size: int,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        timestamp: int,
+        prefixes: tuple[int, int],
+        unique_id: bytes | None,
+        keys: bytes | None,
+        model: PropertyModel,
+    ) -> None:
+        """What `dispatch` does, for a message that PlainPutter appended. Hot with SYNC_FLUSH."""
+        queue = self._queues.get_if_usable(topic, queue_id)
+        if queue is not None:
+            assert isinstance(queue, ConsumeQueue)
+            queue.put(offset, size, model.tags_code, queue_offset)
+        self.checkpoint.dispatched_msg_timestamp = timestamp
+        self.checkpoint.dispatched_physical_offset = offset
+        if self._config.message_index_enable:
+            self._index.add(
+                prefixes, unique_id.decode() if unique_id else None, keys.decode() if keys else None,
+                model.tags, offset, timestamp,
+            )  # fmt: skip
+        if self.awaited and self.on_arrive is not None:
+            properties = model.properties(unique_id, keys)
+            self.on_arrive(topic, queue_id, queue_offset + 1, model.tags_code, timestamp, properties)
 
     def _read(self, at: int) -> DispatchRequest | None:
         """The record at an offset of the log; None behind a blank, which is skipped, and at damage."""

@@ -105,9 +105,7 @@ class CommitLogFlusher:
             return before
         if least_pages == 0 and self._files.store_timestamp > 0:
             self._checkpoint.physic_msg_timestamp = self._files.store_timestamp
-        if where > before:
-            self._post(self._on_flushed)
-        self._answer(where, PutMessageStatus.PUT_OK)
+        self._answer(where, PutMessageStatus.PUT_OK, self._on_flushed if where > before else None)
         return where
 
     def expire(self) -> None:
@@ -119,23 +117,33 @@ class CommitLogFlusher:
                 late.append(self._waiting.popleft()[2])
         self._call(late, PutMessageStatus.FLUSH_DISK_TIMEOUT)
 
-    def _answer(self, where: int, status: PutMessageStatus) -> None:
+    def _answer(self, where: int, status: PutMessageStatus, first: Callable[[], None] | None = None) -> None:
         ready: list[PutCallback] = []
         with self._lock:
             while self._waiting and self._waiting[0][0] <= where:
                 ready.append(self._waiting.popleft()[2])
-        self._call(ready, status)
+        self._call(ready, status, first)
 
-    def _call(self, callbacks: list[PutCallback], status: PutMessageStatus) -> None:
-        if not callbacks:
+    def _call(
+        self,
+        callbacks: list[PutCallback],
+        status: PutMessageStatus,
+        first: Callable[[], None] | None = None,
+    ) -> None:
+        """Have the owner call all of these, in one go: to wake it costs more than most of the calls."""
+        if not callbacks and first is None:
             return
 
         def call_all() -> None:
-            for callback in callbacks:
-                try:
-                    callback(status)
-                except Exception:
-                    log.exception("a sender could not be answered; the others are")
+            try:
+                if first is not None:
+                    first()
+            finally:
+                for callback in callbacks:
+                    try:
+                        callback(status)
+                    except Exception:
+                        log.exception("a sender could not be answered; the others are")
 
         self._post(call_all)
 

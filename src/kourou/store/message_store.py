@@ -290,22 +290,37 @@ class MessageStore:
         ):
             callback(result.status)
             return
-        end = result.physical_offset + result.wrote_bytes
-        # As in Java, what is wrong with the slaves is said before what is wrong with the disk.
-        outcomes = [None if waits_for_slaves else PUT_OK, None if self.config.sync_flush else PUT_OK]
+
+        def settle(status: PutMessageStatus) -> None:
+            result.status = status
+            callback(status)
+
+        self.when_safe(result.physical_offset + result.wrote_bytes, settle)
+
+    def when_safe(self, end: int, callback: PutCallback) -> None:
+        """Call back when what ends there is where SYNC_FLUSH and SYNC_MASTER want it, or why not. Hot."""
+        if not self.config.sync_flush:
+            self.wait_for_slaves(end, callback)
+            return
+        began_ms = self.clock.now_ms()
+
+        def on_disk(status: PutMessageStatus) -> None:
+            self.stats.record_put_time(self.clock.now_ms() - began_ms)
+            callback(status)
+
+        if self.config.broker_role is not BrokerRole.SYNC_MASTER:
+            self.flusher.wait_for(end, on_disk)
+            return
+        outcomes: list[PutMessageStatus | None] = [None, None]
 
         def settle(place: int, status: PutMessageStatus) -> None:
             outcomes[place] = status
             if None not in outcomes:
-                if self.config.sync_flush:
-                    self.stats.record_put_time(self.clock.now_ms() - result.store_timestamp)
-                result.status = next((one for one in outcomes if one and one is not PUT_OK), PUT_OK)
-                callback(result.status)
+                # As in Java, what is wrong with the slaves is said before what is wrong with the disk.
+                on_disk(next((one for one in outcomes if one and one is not PUT_OK), PUT_OK))
 
-        if waits_for_slaves:
-            self.wait_for_slaves(end, partial(settle, 0))
-        if self.config.sync_flush:
-            self.flusher.wait_for(end, partial(settle, 1))
+        self.wait_for_slaves(end, partial(settle, 0))
+        self.flusher.wait_for(end, partial(settle, 1))
 
     def wait_for_slaves(self, offset: int, callback: PutCallback) -> None:
         """Call back when enough slaves have everything before `offset`, or why they will not."""

@@ -1,7 +1,7 @@
 """PlainPutter: the way into the log of messages that are like most, alone and in batches.
 
 It does what MessagePutter does with less looking: no light queues, no inner batches, no checksums of
-properties, no waiting for the disk, and room in the last file of the log and of the queue. Where that does
+properties, no TransientStorePool, and room in the last file of the log and of the queue. Where that does
 not hold it does nothing and gives None, and the caller takes the longer way. Half of what a send costs is
 here.
 """
@@ -41,9 +41,13 @@ class PlainPutter:
         config = putter.config
         self._config = config
         self._indexing = config.message_index_enable
-        self._may_be_plain = putter.dispatcher.at_once and not (
-            config.enabled_append_prop_crc or config.enable_lmq or config.enable_consume_queue_ext
+        self._may_be_plain = not (
+            config.enabled_append_prop_crc
+            or config.enable_lmq
+            or config.enable_consume_queue_ext
+            or config.transient_store_pool_enable
         )
+        self._at_once = putter.dispatcher.at_once
 
     def _place(self, topic_name: str, queue_id: int) -> tuple[TopicForm, ConsumeQueue, MappedFile] | None:
         """Where messages of a queue go, if they may go there without further looking."""
@@ -55,7 +59,7 @@ class PlainPutter:
         except (KeyError, IndexError):
             return None
         if (
-            not self._may_be_plain
+            not (self._may_be_plain and self._at_once)
             or putter.refusal is not None
             or self._inbox.calls
             or putter.lacks_replicas is not None
@@ -122,15 +126,26 @@ class PlainPutter:
         body_end = body_at + body_length
         view[body_at:body_end] = body
         view[body_end:end] = topic.field + raw_length.to_bytes(2, "big") + raw
-        try:
-            queue.put(offset, size, model.tags_code, queue_offset)
-        except (OSError, KourouError):
-            self._putter.commit_log.take_back(file, at, size)
-            return None
+        dispatcher = self._dispatcher
+        if self._at_once:
+            try:
+                queue.put(offset, size, model.tags_code, queue_offset)
+            except (OSError, KourouError):
+                self._putter.commit_log.take_back(file, at, size)
+                return None
         file.wrote = end
         file.store_timestamp = timestamp
         queue.next_offset = queue_offset + 1
-        dispatcher = self._dispatcher
+        puts = topic.puts
+        puts.count += 1
+        puts.size_bytes += size
+        if not self._at_once:
+            dispatcher.keep(
+                offset,
+                size,
+                (topic_name, queue_id, queue_offset, timestamp, topic.key_prefixes, unique_id, keys, model),
+            )
+            return offset, queue_offset, size
         checkpoint = dispatcher.checkpoint
         checkpoint.dispatched_msg_timestamp = timestamp
         checkpoint.dispatched_physical_offset = offset
@@ -145,9 +160,6 @@ class PlainPutter:
             dispatcher.on_arrive(
                 topic_name, queue_id, queue_offset + 1, model.tags_code, timestamp, properties
             )
-        puts = topic.puts
-        puts.count += 1
-        puts.size_bytes += size
         self._stats.put_distribution[0] += 1
         return offset, queue_offset, size
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from kourou.auth.rules import SUB
 from kourou.broker.send import (
     DLQ_QUEUES,
-    MAX_INT,
     SendRefusedError,
     dead_letter_topic,
     most_retries,
 )
+from kourou.broker.send_headers import MAX_INT
 from kourou.message import properties as names
 from kourou.message.topics import RETRY_PREFIX
 from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
