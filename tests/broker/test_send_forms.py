@@ -42,8 +42,12 @@ def header(order: str = "java", **changed: Any) -> bytes:
 
 
 def values(form: SendForm, text: bytes) -> tuple[bytes, ...] | None:
+    """Topic, queue, time, properties and opaque; None if a header does not match."""
     match = form.match(text, 0, len(text))
-    return None if match is None else match.group(*form.order)
+    if match is None:
+        return None
+    found = match.groups()
+    return (*found[1:], found[0]) if form.opaque_first else found
 
 
 def form_of(order: str) -> SendForm:
@@ -118,17 +122,15 @@ def test_whatever_matches_is_read_as_orjson_reads_it(order, edits):
     for at, removed, added in edits:
         text = text[:at] + added + text[at + removed :]
     found = values(form, text)
-    if found is None:
+    # The broker takes two escapes apart, and leaves headers with others to orjson.
+    if found is None or b"\\" in found[3].replace(b"\\u0001", b"").replace(b"\\u0002", b""):
         return
     read = orjson.loads(text)
     ext = read.pop("extFields")
     shown = {**ext, "opaque": str(read["opaque"])}
-    for name, value in zip(FIELDS, found, strict=True):
-        if name == "i" and b"\\" in value:
-            # The broker takes two escapes apart, and leaves headers with others to orjson.
+    for name, value in zip((*FIELDS, "opaque"), found, strict=True):
+        if name == "i":
             value = value.replace(b"\\u0001", b"\x01").replace(b"\\u0002", b"\x02")
-            if b"\\" in value:
-                continue
         if name in ("e", "g"):
             assert int(shown[name]) == int(value)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import orjson
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -25,6 +26,9 @@ pieces = st.sampled_from(
         "7F01",
         "INNER_",
         "é",
+        "\\",
+        "\\u0002",
+        '"',
         "",
     ]
 )
@@ -54,11 +58,15 @@ def is_plain(raw: str, properties: dict[str, str]) -> bool:
 def check(raw: str) -> None:
     reader = PlainProperties(ADDED)
     expected = decode_properties(raw)
+    text = orjson.dumps(raw)[1:-1]
     for _ in range(2):  # the second time from what is remembered
         found = reader.read(raw.encode())
+        from_json = reader.read_json(text)
         if not is_plain(raw, expected):
-            assert found is None
+            assert found is from_json is None
             continue
+        assert from_json == (reader.stored(raw.encode()), *found)
+        assert decode_properties(from_json[0].decode()) == {**expected, **ADDED}
         assert found is not None
         unique_id, keys, model = found
         assert model.properties(unique_id, keys) == {**expected, **ADDED}

@@ -50,7 +50,6 @@ DLQ_QUEUES = 1
 V3_4_9 = 121  # clients since then say themselves how often a message may be retried
 
 MAX_LEARNED = 8  # forms of headers, by one connection
-PROPERTY_END = 2
 
 _MAX_INT_DIGITS = 9
 BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
@@ -133,8 +132,8 @@ class MessageSender:
             names.CLUSTER: config.broker_cluster_name,
         }
         self._added = added
-        self._added_raw = encode_properties(added).encode()
-        self._read_properties = PlainProperties(added).read
+        self._plain_properties = PlainProperties(added)
+        self._read_json = self._plain_properties.read_json
         self._answer_fields = {key: added[key] for key in (names.MSG_REGION, names.TRACE_SWITCH)}
         self._template = answer_template(self._answer_fields, self._host_text)
         self._targets.clear()
@@ -186,11 +185,11 @@ class MessageSender:
                 connection, request, target, queue_id, of_all, sys_flag, born_timestamp, born_host
             )
         raw_bytes = raw.encode()
-        read = self._read_properties(raw_bytes)
+        read = self._plain_properties.read(raw_bytes)
         if read is None:
             return self.send(connection, request)
         unique_id, keys, model = read
-        raw_bytes += self._added_raw if raw_bytes[-1] == PROPERTY_END else b"\x02" + self._added_raw
+        raw_bytes = self._plain_properties.stored(raw_bytes)
         put = self._put_plain(
             name, queue_id, body, raw_bytes, unique_id, keys, model, sys_flag, born_timestamp, born_host,
             self.store_host,
@@ -229,10 +228,11 @@ class MessageSender:
         if form is None or (match := form.match(data, at, header_end)) is None:
             self._learn(connection, data, at, header_end)
             return None
-        name, queue_text, born_text, raw, opaque = match.group(*form.order)
+        if form.opaque_first:
+            opaque, name, queue_text, born_text, text = match.groups()
+        else:
+            name, queue_text, born_text, text, opaque = match.groups()
         target = self._plain_targets.get(name)
-        if b"\\" in raw:
-            raw = raw.replace(b"\\u0001", b"\x01").replace(b"\\u0002", b"\x02")
         queue_id = int(queue_text)
         if (
             target is None
@@ -240,12 +240,10 @@ class MessageSender:
             or end == header_end
             or self._stopping
             or self.waiting >= self._most_waiting
-            or b"\\" in raw
-            or (read := self._read_properties(raw)) is None
+            or (read := self._read_json(text)) is None
         ):
             return None
-        unique_id, keys, model = read
-        raw += self._added_raw if raw[-1] == PROPERTY_END else b"\x02" + self._added_raw
+        raw, unique_id, keys, model = read
         sys_flag, born_host = target.sys_flag, connection.peer_host
         if len(born_host) == 20:
             sys_flag |= BORN_HOST_V6

@@ -30,7 +30,8 @@ _V2 = {
 }  # fmt: skip
 
 SEND_MARK = b'"code":%d' % RequestCode.SEND_MESSAGE_V2
-FIELDS = ("b", "e", "g", "i", "opaque")  # topic, queue, time, properties
+# Topic, queue, time, properties; their order is that of all clients. The opaque is before or behind them.
+FIELDS = ("b", "e", "g", "i")
 
 # What JSON writes as it is stands in a hole, so that nothing in it can end its text; properties have escapes.
 _TEXT = rb"[ !#-\[\]-~]"
@@ -68,13 +69,13 @@ def _read_either(request: RemotingCommand) -> SendMessage:
 
 
 class SendForm:
-    """A form: `match` gives the match of a header, and `order` the numbers of the groups of FIELDS."""
+    """A form: `match` gives the match of a header, whose groups are FIELDS and the opaque."""
 
-    __slots__ = ("match", "order")
+    __slots__ = ("match", "opaque_first")
 
-    def __init__(self, pattern: re.Pattern[bytes], order: tuple[int, ...]) -> None:
+    def __init__(self, pattern: re.Pattern[bytes], opaque_first: bool) -> None:
         self.match = pattern.fullmatch
-        self.order = order
+        self.opaque_first = opaque_first
 
 
 def learn_form(header: bytes) -> SendForm | None:
@@ -107,5 +108,7 @@ def learn_form(header: bytes) -> SendForm | None:
     pattern = re.compile(b"".join((*pieces, re.escape(header[at:]))))
     if pattern.fullmatch(header) is None:
         return None
-    groups = [name for *_, name in holes if name in FIELDS]
-    return SendForm(pattern, tuple(groups.index(name) + 1 for name in FIELDS))
+    groups = tuple(name for *_, name in holes if name != "a")
+    if groups not in ((*FIELDS, "opaque"), ("opaque", *FIELDS)):
+        return None
+    return SendForm(pattern, groups[0] == "opaque")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kourou.message import properties as names
-from kourou.message.properties import decode_properties, tags_code
+from kourou.message.properties import decode_properties, encode_properties, tags_code
 
 # What the broker has to look at, and what it sets itself: a message with one of these is not plain.
 NOT_PLAIN = frozenset(
@@ -25,6 +25,10 @@ _INNER = b"INNER_"  # begins the names of what the store itself looks at
 _UNIQUE, _KEYS = f"{names.UNIQ_KEY}\x01".encode(), f"{names.KEYS}\x01".encode()
 _UNIQUE_LENGTH, _KEYS_LENGTH = len(_UNIQUE), len(_KEYS)
 _END = 2  # behind a property
+# The same as JSON has it
+_JSON_UNIQUE = _UNIQUE.replace(b"\x01", b"\\u0001")
+_JSON_END = b"\\u0002"
+_JSON_UNIQUE_LENGTH = len(_JSON_UNIQUE)
 
 
 class PropertyModel:
@@ -54,7 +58,10 @@ class PlainProperties:
 
     def __init__(self, added: Mapping[str, str]) -> None:
         self._added = dict(added)
+        self._added_raw = encode_properties(self._added).encode()
         self._models: dict[bytes, PropertyModel] = {}  # by what is left without unique id and keys
+        # By what is left as JSON has it: what stands before the unique id in a record, what behind it
+        self._json_models: dict[bytes, tuple[bytes, bytes, PropertyModel]] = {}
 
     def read(self, raw: bytes) -> tuple[bytes, bytes | None, PropertyModel] | None:
         """Unique id, keys and the rest with the broker's own; None if the message is not plain. Hot."""
@@ -82,6 +89,37 @@ class PlainProperties:
         if model is None and (model := self._take_apart(rest)) is None:
             return None
         return unique_id, keys, model
+
+    def read_json(self, text: bytes) -> tuple[bytes, bytes, bytes | None, PropertyModel] | None:
+        """The same for what stands between the quotes of a JSON string, and before it the properties as they
+        are stored, with the broker's own. Hot: without keys nothing but the unique id is looked at."""
+        at = text.find(_JSON_UNIQUE)
+        if at < 0:
+            return None
+        at += _JSON_UNIQUE_LENGTH
+        end = text.find(_JSON_END, at)
+        if end < 0:
+            end = len(text)
+        unique_id = text[at:end]
+        known = self._json_models.get(text[:at] + text[end:])
+        if known is not None and unique_id.isalnum():
+            before, behind, model = known
+            return before + unique_id + behind, unique_id, None, model
+        raw = text.replace(b"\\u0001", b"\x01").replace(_JSON_END, b"\x02")
+        if b"\\" in raw or (read := self.read(raw)) is None:
+            return None
+        stored = self.stored(raw)
+        unique_id, keys, model = read
+        if keys is None and len(text) <= MAX_MODEL_LENGTH:
+            if len(self._json_models) >= MAX_MODELS:
+                self._json_models.clear()
+            before, _, behind = stored.partition(_UNIQUE + unique_id)
+            self._json_models[text[:at] + text[end:]] = before + _UNIQUE, behind, model
+        return stored, *read
+
+    def stored(self, raw: bytes) -> bytes:
+        """A property string with the broker's own properties, as a record has it."""
+        return raw + self._added_raw if raw[-1] == _END else b"%b\x02%b" % (raw, self._added_raw)
 
     def _take_apart(self, rest: bytes) -> PropertyModel | None:
         properties = decode_properties(rest.decode())

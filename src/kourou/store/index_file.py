@@ -27,7 +27,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -402,7 +402,7 @@ class IndexService:
         if len(pending) >= MAX_PENDING_KEYS * KEY_WIDTH:
             self.try_write_pending()
 
-    def add_flat(self, keys: KeyList) -> None:
+    def add_flat(self, keys: Sequence[Any]) -> None:
         """Take keys that are in the form they wait in: prefix, text, offset, time of each. Hot."""
         self._pending += keys
         if len(self._pending) >= MAX_PENDING_KEYS * KEY_WIDTH:

@@ -151,10 +151,13 @@ class PlainPutter:
         checkpoint.dispatched_physical_offset = offset
         dispatcher.dispatched_offset = offset + size
         if self._indexing:
-            self._index_add(
-                topic.key_prefixes, unique_id.decode() if unique_id else None,
-                keys.decode() if keys else None, model.tags, offset, timestamp,
-            )  # fmt: skip
+            if unique_id and not keys and not model.tags:
+                self._index_add_flat((topic.key_prefixes[0], unique_id.decode(), offset, timestamp))
+            else:
+                self._index_add(
+                    topic.key_prefixes, unique_id.decode() if unique_id else None,
+                    keys.decode() if keys else None, model.tags, offset, timestamp,
+                )  # fmt: skip
         if dispatcher.awaited and dispatcher.on_arrive is not None:
             properties = model.properties(unique_id, keys)
             dispatcher.on_arrive(
