@@ -350,3 +350,16 @@ def test_a_part_is_a_slice_of_the_names(first, count):
     version = lenient_json.dumps(table.data_version.to_json()).decode()
     names = sorted(table.topics)
     assert list(table.page(version, first, count)) == names[max(first, 0) :][: max(count, 0)]
+
+
+def test_what_is_encoded_follows_every_change(broker):
+    """Given a table that was encoded before, then its text is that of a table that was not."""
+    table = broker.table
+    for step in range(6):
+        if step == 4:
+            table.delete("t1")
+        else:
+            table.update(TopicConfig(f"t{step % 3}", step + 1, 2))
+        text = table.encode()
+        assert lenient_json.loads(text) == table.to_json()
+        assert text == lenient_json.dumps(table.to_json())

@@ -53,6 +53,7 @@ class TopicTable:
             own.append(TopicConfig(names.TIMER_TOPIC, 1, 1))
         self.topics: dict[str, TopicConfig] = {topic.name: topic for topic in own}
         self._system_topics = names.SYSTEM_TOPICS | self.topics.keys()
+        self._encoded: dict[str, tuple[TopicConfig, bytes]] = {}  # as `encode` found them last
 
     # Questions
 
@@ -228,8 +229,17 @@ class TopicTable:
         }
 
     def encode(self) -> bytes:
-        """The JSON of the table."""
-        return lenient_json.dumps(self.to_json())
+        """The JSON of the table. Of many topics few change at a time: the others are as they were encoded."""
+        known, encoded = self._encoded, {}
+        for name, topic in self.topics.items():
+            entry = known.get(name)
+            if entry is None or entry[0] is not topic:
+                entry = topic, lenient_json.dumps({name: topic.to_json()})[1:-1]
+            encoded[name] = entry
+        self._encoded = encoded
+        version = lenient_json.dumps(self.data_version.to_json())
+        table = b",".join([text for _, text in encoded.values()])
+        return b'{"dataVersion":%b,"topicConfigTable":{%b}}' % (version, table)
 
     def decode(self, value: Any) -> None:
         """Take the topics of a file; they count more than those that every broker has."""
