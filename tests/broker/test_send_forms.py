@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import time
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import ROCKETMQ, RemotingCommand
 from kourou.remoting.connection import Connection
 from support.broker import UNIQUE_ID, Site, long_form, running, send_request
+from support.golden import FIXTURES
 
 EXT = {
     "a": "p", "b": "t", "c": "TBW102", "d": "8", "e": "0", "f": "0", "g": "1700000000000", "h": "0",
@@ -65,6 +68,21 @@ def test_the_next_headers_of_a_client_match(order):
         expected = [topic.encode(), b"%d" % queue_id, b"%d" % born, b"%d" % opaque]
         assert [*found[:3], found[4]] == expected
         assert orjson.loads(b'"' + found[3] + b'"') == EXT["i"]
+
+
+def test_the_headers_of_javas_client_have_a_form():
+    """Given what Java's client sent, then plain sends are learned, and match the forms of one another."""
+    headers = []
+    with gzip.open(FIXTURES / "wire" / "remoting-json.jsonl.gz") as lines:
+        for record in map(json.loads, lines):
+            if record["direction"] == "request" and record["code"] == RequestCode.SEND_MESSAGE_V2:
+                frame = base64.b64decode(record["frame"])
+                headers.append(frame[8 : 8 + record["headerLength"]])
+    plain = [text for text in headers if b'"flag":0' in text and b'"f":"0"' in text and b'"j":"0"' in text]
+    assert len(plain) >= 2
+    forms = [learn_form(text) for text in plain]
+    assert None not in forms
+    assert all(values(form, text) is not None for form, text in zip(forms, plain[1:] + plain[:1]))
 
 
 @pytest.mark.parametrize("order", ORDERS)
