@@ -126,7 +126,8 @@ def _measure(name: str, value: int, root: Path, options: argparse.Namespace) -> 
                 "sizes": {"body-size": value, "inflight": 64 if value <= 16 * 1024 else 4},
                 "consumers": {"warmup": 2},
             }
-            report = _generate(broker, "send", {"body-size": 128, **loads[name]}, options.seconds)
+            making_s = value / 500 if name == "topics" else 0.0
+            report = _generate(broker, "send", {"body-size": 128, **loads[name]}, options.seconds, making_s)
     point = {
         "cpu_us": report["broker"]["cpu_us_per_msg"], "rate": report["msgs_per_s"],
         "p99_ms": report["p99_ms"], "memory_mb": report["broker"]["rss_anon_mb"] * (1 << 20) / 1e6,

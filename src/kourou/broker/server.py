@@ -130,6 +130,8 @@ class Broker:
             )
         self._behind_log = (self.offsets.file_name, "delayOffset.json")
         self._saving = asyncio.Lock()
+        self._saves_begun = 0
+        self._saved_by = dict.fromkeys(self._files, 0)  # the number of the write that a file is from
 
     # Life
 
@@ -398,18 +400,22 @@ class Broker:
 
     async def save(self, *only: str) -> None:
         """Write the tables that changed, all or those of the files named, in a worker. OSError where one
-        cannot be written; the others are."""
+        cannot be written; the others are. One write does for all who wait when it begins."""
         failure: OSError | None = None
+        begun = self._saves_begun
         async with self._saving:
             for name, file in self._files.items():
-                if only and name not in only:
+                if (only and name not in only) or self._saved_by[name] > begun:
                     continue
+                self._saves_begun += 1
                 write = file.pending(self._flush_log if name in self._behind_log else None)
-                if write is not None:
-                    try:
+                try:
+                    if write is not None:
+                        number = self._saves_begun
                         await self._loop.run_in_executor(None, write)
-                    except OSError as error:
-                        failure = failure or error
+                        self._saved_by[name] = number
+                except OSError as error:
+                    failure = failure or error
         if failure is not None:
             raise failure
 
