@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kourou.broker.send import MAX_LEARNED
-from kourou.broker.send_headers import FIELDS, SendForm, learn_form
+from kourou.broker.send_headers import FIELDS, MAX_FORM_BYTES, SendForm, learn_form
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import ROCKETMQ, RemotingCommand
 from kourou.remoting.connection import Connection
@@ -106,6 +106,12 @@ def test_a_header_that_names_a_field_twice_is_not_learned_by_its_first():
     assert form is not None
     assert values(form, twice)[1] == b"3" == orjson.loads(twice)["extFields"]["e"].encode()
     assert learn_form(header().replace(b'"e":"0"', b'"e":"0","e":"0"')) is None
+
+
+def test_a_long_header_is_not_learned_but_taken():
+    long = header(i="UNIQ_KEY\x0112AB\x02user\x01" + "x" * MAX_FORM_BYTES)
+    assert learn_form(long) is None
+    assert values(form_of("java"), long) is not None
 
 
 @pytest.mark.parametrize(

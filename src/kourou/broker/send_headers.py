@@ -32,6 +32,7 @@ _V2 = {
 SEND_MARK = b'"code":%d' % RequestCode.SEND_MESSAGE_V2
 # Topic, queue, time, properties; their order is that of all clients. The opaque is before or behind them.
 FIELDS = ("b", "e", "g", "i")
+MAX_FORM_BYTES = 4096  # of a header that is learned: to compile a long one takes long
 
 # What JSON writes as it is stands in a hole, so that nothing in it can end its text; properties have escapes.
 _TEXT = rb"[ !#-\[\]-~]"
@@ -80,6 +81,8 @@ class SendForm:
 
 def learn_form(header: bytes) -> SendForm | None:
     """The form of a header; None if it is not that of a plain send."""
+    if len(header) > MAX_FORM_BYTES:
+        return None
     try:
         fields: dict[str, Any] = orjson.loads(header)
         ext_fields = fields["extFields"]

@@ -378,8 +378,7 @@ class Dispatcher:
     ) -> None:
         """What `dispatch` does, for a message that PlainPutter appended. Hot with SYNC_FLUSH."""
         queue = self._queues.get_if_usable(topic, queue_id)
-        if queue is not None:
-            assert isinstance(queue, ConsumeQueue)
+        if isinstance(queue, ConsumeQueue):  # else its topic was deleted meanwhile, or made anew for batches
             queue.put(offset, size, model.tags_code, queue_offset)
         self.checkpoint.dispatched_msg_timestamp = timestamp
         self.checkpoint.dispatched_physical_offset = offset
