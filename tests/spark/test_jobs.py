@@ -25,6 +25,7 @@ from kourou.spark.jobs.progress import TaskWatch
 from kourou.spark.jobs.replay import replay
 from kourou.sync import Consumer, ReconsumeLater
 from kourou.testing import Cluster
+from support.broker import until
 from support.spark import bodies_of, send
 
 names = (f"job{number}" for number in itertools.count())
@@ -154,7 +155,7 @@ def test_tasks_are_counted_while_they_run(spark):
     assert {tasks for _, tasks in seen} <= {0, 6}
     assert sorted(seen) == seen
     assert any(0 < done < 6 for done, _ in seen)
-    assert watch.look() == (6, 6)
+    until(lambda: watch.look() == (6, 6))  # Spark tells of its tasks a little later
 
 
 @pytest.mark.slow
