@@ -798,11 +798,11 @@ class Pair:
         found = None
         if "INNER_" not in raw:  # of those there is no model
             rest = dict(properties)
-            own = [rest.pop(name, None) for name in ("UNIQ_KEY", "KEYS")]
-            unique_id, keys = (text and text.encode() for text in own)
+            unique_id, keys = rest.pop("UNIQ_KEY", ""), rest.pop("KEYS", "")
             found = short.plain.put(
-                *arguments[:3], raw.encode(), unique_id, keys, PropertyModel(rest), *arguments[5:]
-            )
+                "t", queue_id, body, raw.encode(), unique_id.encode() or None, keys.encode() or None,
+                PropertyModel(rest), flag, born, host, store_host,
+            )  # fmt: skip
         expected = long.put_message(InnerMessage.of_request(*arguments[:4], dict(properties), *arguments[5:]))
         if found is None:
             again = short.put_message(InnerMessage.of_request(*arguments))

@@ -80,8 +80,8 @@ def test_the_headers_of_javas_client_have_a_form():
                 headers.append(frame[8 : 8 + record["headerLength"]])
     plain = [text for text in headers if b'"flag":0' in text and b'"f":"0"' in text and b'"j":"0"' in text]
     assert len(plain) >= 2
-    forms = [learn_form(text) for text in plain]
-    assert None not in forms
+    forms = [form for text in plain if (form := learn_form(text)) is not None]
+    assert len(forms) == len(plain)
     assert all(values(form, text) is not None for form, text in zip(forms, plain[1:] + plain[:1]))
 
 
@@ -104,7 +104,9 @@ def test_a_header_that_names_a_field_twice_is_not_learned_by_its_first():
     twice = header().replace(b'"e":"0"', b'"e":"0","e":"3"')
     form = learn_form(twice)
     assert form is not None
-    assert values(form, twice)[1] == b"3" == orjson.loads(twice)["extFields"]["e"].encode()
+    found = values(form, twice)
+    assert found is not None
+    assert found[1] == b"3" == orjson.loads(twice)["extFields"]["e"].encode()
     assert learn_form(header().replace(b'"e":"0"', b'"e":"0","e":"0"')) is None
 
 
@@ -297,15 +299,16 @@ def test_a_send_that_waits_long_for_the_disk_is_logged(tmp_path, caplog):
         site.make_topic("t")
         peer = site.connect()
         peer.ask(send_request())
-        flush = site.broker.store.flusher._files.flush
+        files: Any = site.broker.store.flusher._files
+        flush = files.flush
 
         def slowly(least_pages: int) -> int:
             time.sleep(0.3)
-            return flush(least_pages)
+            return int(flush(least_pages))
 
-        site.broker.store.flusher._files.flush = slowly
+        files.flush = slowly
         seen = usual(site)
         peer.ask(send_request())
         assert seen == []
         assert any("slow request SEND_MESSAGE_V2" in record.getMessage() for record in caplog.records)
-        del site.broker.store.flusher._files.flush
+        del files.flush

@@ -65,9 +65,10 @@ def check(raw: str) -> None:
         if not is_plain(raw, expected):
             assert found is from_json is None
             continue
+        assert found is not None
+        assert from_json is not None
         assert from_json == (reader.stored(raw.encode()), *found)
         assert decode_properties(from_json[0].decode()) == {**expected, **ADDED}
-        assert found is not None
         unique_id, keys, model = found
         assert model.properties(unique_id, keys) == {**expected, **ADDED}
         assert unique_id.decode() == expected["UNIQ_KEY"]

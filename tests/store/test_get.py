@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kourou.message import Message, encode_batch, sysflag
-from kourou.store import BoundaryType, BrokerRole, GetMessageStatus, InnerMessage, MessageStore
+from kourou.store import BoundaryType, BrokerRole, GetMessageStatus, InnerMessage, MessageStore, reads
 from kourou.store.consume_queue import ENTRY, ConsumeQueue
 from kourou.store.consume_queue_ext import ExtUnit
 from kourou.store.mapped_file import MappedFile
@@ -234,6 +234,55 @@ def test_limits_for_memory_and_for_disk(
         assert (len(result.records), result.next_begin_offset) == (expected, expected)
         far = settings_.get("access_message_in_memory_max_ratio") == 0
         assert result.suggest_pulling_from_slave == far
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    offset=st.integers(-2, 720), count=st.integers(0, 400),
+    max_size=st.sampled_from([90, 3000, 40_000, 1 << 40]),
+    transfer=st.sampled_from([2_000, 30_000, 1 << 18]), most=st.sampled_from([32, 64, 65, 1000]),
+)  # fmt: skip
+def test_what_is_taken_at_once_is_what_is_found_one_by_one(
+    many: MessageStore, offset: int, count: int, max_size: int, transfer: int, most: int
+) -> None:
+    """Given queues and logs of several files, then a pull gives the same by the short way and by the long."""
+    many.config.max_transfer_bytes_on_message_in_memory = transfer
+    many.config.max_transfer_count_on_message_in_memory = most
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reads, "_take_all", lambda *_: None)
+        expected = many.get_message("a", 0, offset, count, max_size)
+    found = many.get_message("a", 0, offset, count, max_size)
+    for name in ("status", "next_begin_offset", "min_offset", "max_offset", "message_count", "queue_offsets"):
+        assert getattr(found, name) == getattr(expected, name), name
+    assert found.buffer_total_size == expected.buffer_total_size
+    assert list(map(bytes, found.records)) == list(map(bytes, expected.records))
+    assert b"".join(found.blocks) == b"".join(expected.blocks)
+
+
+def test_many_are_taken_at_once(many: MessageStore) -> None:
+    """Given queues of several files, then pulls of many messages go the short way but where files end."""
+    many.config.max_transfer_count_on_message_in_memory = 1000
+    many.config.max_transfer_bytes_on_message_in_memory = 1 << 18
+    queue = many.queues.get("a", 0)
+    taken = [reads._take_all(many, queue, offset, 100, 1 << 20) for offset in range(0, 700, 10)]  # type: ignore[arg-type]
+    assert sum(one is not None for one in taken) > len(taken) // 2
+    assert {one.message_count for one in taken if one is not None} > {100}
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
+    """700 messages of a queue among those of another, in four files of the queue and several of the log."""
+    config = small_config(
+        tmp_path_factory.mktemp("many"),
+        mapped_file_size_consume_queue=200 * 20,
+        mapped_file_size_commit_log=64 * 1024,
+    )
+    with open_store(config, clock=ManualClock()) as opened:
+        for number in range(700):
+            put(opened, message("a", body=bytes(number % 90)))
+            if number % 3 == 0:
+                put(opened, message("b", body=bytes(100)))
+        yield opened
 
 
 def test_default_limits_are_javas(store: MessageStore) -> None:

@@ -40,7 +40,9 @@ MAX_HOLD_MS = 600_000  # whatever a client asks for
 _SWEEP_AT = 1024
 MAX_OFFSET = (1 << 63) - 1
 MAX_ACCESSES = 100_000
-PIECES_FROM_BYTES = 64 * 1024  # from here on, handing over slices of the log is cheaper than copying them
+# From here on, all together and each, handing over slices of the log is not dearer than copying them.
+PIECES_FROM_BYTES = 64 * 1024
+PIECE_BYTES = 4 * 1024
 COMPENSATE_S = 60.0  # subscriptions of pulls are forgotten after ten minutes
 
 FOUND = GetMessageStatus.FOUND
@@ -186,7 +188,7 @@ class MessagePuller:
             access.topic.topic_sys_flag, request.opaque,
         )  # fmt: skip
         head, blocks = frame_head(JSON, text, result.buffer_total_size), result.blocks
-        if result.buffer_total_size < PIECES_FROM_BYTES:
+        if result.buffer_total_size < max(PIECES_FROM_BYTES, PIECE_BYTES * len(blocks)):
             return head + blocks[0] if len(blocks) == 1 else b"".join((head, *blocks))
         return [head, *blocks]
 

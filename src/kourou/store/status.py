@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -126,7 +126,7 @@ class GetMessageResult:
         self.max_offset = max_offset
         self._records: list[memoryview] | None = None
         self.view: memoryview | None = None  # with places: the log file that they are in
-        self.places: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # positions and sizes in it
+        self.places: tuple[Sequence[int], Sequence[int]] | None = None  # positions and sizes in it
         self._queue_offsets: list[int] | None = None
         self.message_count = 0
         self.buffer_total_size = 0
