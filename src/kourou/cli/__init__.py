@@ -10,6 +10,7 @@ Exit codes: 0 done, 1 done and something is wrong (`store check`) or a cluster r
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -64,5 +65,14 @@ def _kourou(
 
 
 def main() -> None:
-    """Run the command."""
+    """Run the command. To build all the others takes longer than a name server does to start."""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    commands = [command for command in app.registered_commands if command.name == name]
+    groups = [
+        group
+        for group in app.registered_groups
+        if group.typer_instance is not None and group.typer_instance.info.name == name
+    ]
+    if commands or groups:
+        app.registered_commands, app.registered_groups = commands, groups
     app()

@@ -55,7 +55,7 @@ def mqadmin(
     """
     given = arguments or []
     table = verbs()
-    if not given or given == ["help"]:
+    if not given or (len(given) == 1 and given[0] in ("help", "-h", "--help")):
         _print_list(table)
         return
     if given[0] == "help":
