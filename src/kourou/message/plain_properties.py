@@ -26,9 +26,9 @@ _UNIQUE, _KEYS = f"{names.UNIQ_KEY}\x01".encode(), f"{names.KEYS}\x01".encode()
 _UNIQUE_LENGTH, _KEYS_LENGTH = len(_UNIQUE), len(_KEYS)
 _END = 2  # behind a property
 # The same as JSON has it
-_JSON_UNIQUE = _UNIQUE.replace(b"\x01", b"\\u0001")
+_JSON_UNIQUE, _JSON_KEYS = (name.replace(b"\x01", b"\\u0001") for name in (_UNIQUE, _KEYS))
 _JSON_END = b"\\u0002"
-_JSON_UNIQUE_LENGTH = len(_JSON_UNIQUE)
+_JSON_UNIQUE_LENGTH, _JSON_KEYS_LENGTH = len(_JSON_UNIQUE), len(_JSON_KEYS)
 
 
 class PropertyModel:
@@ -60,8 +60,8 @@ class PlainProperties:
         self._added = dict(added)
         self._added_raw = encode_properties(self._added).encode()
         self._models: dict[bytes, PropertyModel] = {}  # by what is left without unique id and keys
-        # By what is left as JSON has it: what stands before the unique id in a record, what behind it
-        self._json_models: dict[bytes, tuple[bytes, bytes, PropertyModel]] = {}
+        # By what is left as JSON has it, with NUL where something was: what stands around these in a record
+        self._json_models: dict[bytes, tuple[list[bytes], PropertyModel]] = {}
 
     def read(self, raw: bytes) -> tuple[bytes, bytes | None, PropertyModel] | None:
         """Unique id, keys and the rest with the broker's own; None if the message is not plain. Hot."""
@@ -92,7 +92,7 @@ class PlainProperties:
 
     def read_json(self, text: bytes) -> tuple[bytes, bytes, bytes | None, PropertyModel] | None:
         """The same for what stands between the quotes of a JSON string, and before it the properties as they
-        are stored, with the broker's own. Hot: without keys nothing but the unique id is looked at."""
+        are stored, with the broker's own. Hot: only unique id and keys are looked at, the rest is known."""
         at = text.find(_JSON_UNIQUE)
         if at < 0:
             return None
@@ -100,21 +100,39 @@ class PlainProperties:
         end = text.find(_JSON_END, at)
         if end < 0:
             end = len(text)
-        unique_id = text[at:end]
-        known = self._json_models.get(text[:at] + text[end:])
+        unique_id, keys = text[at:end], None
+        keys_at = text.find(_JSON_KEYS)
+        if keys_at < 0:
+            form = b"%b\0%b" % (text[:at], text[end:])
+        else:
+            keys_at += _JSON_KEYS_LENGTH
+            keys_end = text.find(_JSON_END, keys_at)
+            if keys_end < 0:
+                keys_end = len(text)
+            keys = text[keys_at:keys_end]
+            first = keys_at < at
+            form = b"%b\0%b\0%b" % (
+                (text[:keys_at], text[keys_end:at], text[end:])
+                if first
+                else (text[:at], text[end:keys_at], text[keys_end:])
+            )
+        known = self._json_models.get(form)
         if known is not None and unique_id.isalnum():
-            before, behind, model = known
-            return before + unique_id + behind, unique_id, None, model
+            parts, model = known
+            if keys is None:
+                return parts[0] + unique_id + parts[1], unique_id, None, model
+            if keys and b"\\" not in keys:
+                between = (keys, unique_id) if first else (unique_id, keys)
+                stored = b"".join((parts[0], between[0], parts[1], between[1], parts[2]))
+                return stored, unique_id, keys, model
         raw = text.replace(b"\\u0001", b"\x01").replace(_JSON_END, b"\x02")
         if b"\\" in raw or (read := self.read(raw)) is None:
             return None
         stored = self.stored(raw)
-        unique_id, keys, model = read
-        if keys is None and len(text) <= MAX_MODEL_LENGTH:
+        if read[:2] == (unique_id, keys) and len(text) <= MAX_MODEL_LENGTH:
             if len(self._json_models) >= MAX_MODELS:
                 self._json_models.clear()
-            before, _, behind = stored.partition(_UNIQUE + unique_id)
-            self._json_models[text[:at] + text[end:]] = before + _UNIQUE, behind, model
+            self._json_models[form] = _around(stored, unique_id, keys), read[2]
         return stored, *read
 
     def stored(self, raw: bytes) -> bytes:
@@ -132,3 +150,15 @@ class PlainProperties:
                 self._models.clear()
             self._models[rest] = model
         return model
+
+
+def _around(stored: bytes, unique_id: bytes, keys: bytes | None) -> list[bytes]:
+    """What stands before, between and behind unique id and keys."""
+    places = [(stored.index(_UNIQUE) + _UNIQUE_LENGTH, len(unique_id))]
+    if keys is not None:
+        places.append((stored.index(_KEYS) + _KEYS_LENGTH, len(keys)))
+    parts, at = [], 0
+    for start, length in sorted(places):
+        parts.append(stored[at:start])
+        at = start + length
+    return [*parts, stored[at:]]
