@@ -81,8 +81,8 @@ def _write_without_sync(path: Path, data: bytes) -> None:
     kourou.files.sync_dir(path.parent)
 
 
-def _answers_below(self: CommitLogFlusher, where: int, status: PutMessageStatus) -> None:
-    _answer(self, where - 1, status)
+def _answers_below(self: CommitLogFlusher, where: int, status: PutMessageStatus, *more: Any) -> None:
+    _answer(self, where - 1, status, *more)
 
 
 def _no_end_of_eight_bytes(view: memoryview, position: int, limit: int, **more: Any) -> Any:
@@ -217,7 +217,7 @@ PLANTED: dict[str, Planted] = {
         "what a killed process wrote is taken for flushed", ((_store, "recover", _recover_without_sync),), 11
     ),
     "room-again": Planted(
-        "queues that had no room are not tried again", ((Dispatcher, "retry", _nothing),), 10
+        "queues that had no room are not tried again", ((Dispatcher, "retry", _nothing),), 80
     ),
 }
 
