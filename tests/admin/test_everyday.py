@@ -112,3 +112,9 @@ def test_bodies_are_pretty(body: bytes, form: BodyForm, shown: str) -> None:
 
 def test_a_long_body_in_hex_is_cut() -> None:
     assert pretty_body(bytes(2000), BodyForm.HEX).endswith("… 2000 bytes")
+
+
+def test_a_topic_that_a_message_has_just_made_is_followed(scene: Scene) -> None:
+    topic = f"made-{next(numbers)}"
+    scene.kourou("send", topic, "first of all")
+    assert [one["body"] for one in tail(scene, topic, 1)] == ["first of all"]

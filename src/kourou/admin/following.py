@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 from kourou.admin.link import AdminError, Link
 from kourou.admin.messages import TOOLS_GROUP
 from kourou.admin.offsets import Offsets
 from kourou.client.consumer import build_subscription
-from kourou.client.core import RefusedError
+from kourou.client.core import NoRouteError, RefusedError
 from kourou.client.pulling import Puller, PullStatus
 from kourou.client.received import ReceivedMessage
+from kourou.client.routes import TopicRoute
 from kourou.errors import KourouError
 from kourou.remoting.codes import ResponseCode
 from kourou.remoting.lenient_json import MessageQueue
@@ -22,6 +24,7 @@ NEW_QUEUES_S = 10.0  # how often is asked whether the topic has more queues
 WAITING = 1000  # messages that are read ahead
 TRIES = 5  # how often in a row a broker may fail before that is an error
 TRY_PAUSE_S = 1.0
+NEW_TOPIC_TRIES, NEW_TOPIC_PAUSE_S = 8, 0.25
 _BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.SERVICE_NOT_AVAILABLE)
 
 
@@ -53,7 +56,7 @@ class _Follower:
 
     async def add_queues(self, *, is_first: bool) -> None:
         """Read the queues that are not read yet; those that come later from their beginning."""
-        route = await self._link.core.fetch_route(self._topic)
+        route = await (self._first_route() if is_first else self._link.core.fetch_route(self._topic))
         for queue in sorted(set(route.read_queues) - self._tasks.keys()):
             offset = await self._start(queue) if is_first else 0
             self._tasks[queue] = asyncio.get_running_loop().create_task(
@@ -61,6 +64,14 @@ class _Follower:
             )
         if self._watch is None:
             self._watch = asyncio.get_running_loop().create_task(self._watch_route())
+
+    async def _first_route(self) -> TopicRoute:
+        """Where the topic is; one that a message has just made is not known at once."""
+        for _ in range(NEW_TOPIC_TRIES):
+            with contextlib.suppress(NoRouteError):
+                return await self._link.core.fetch_route(self._topic)
+            await asyncio.sleep(NEW_TOPIC_PAUSE_S)
+        return await self._link.core.fetch_route(self._topic)
 
     async def _start(self, queue: MessageQueue) -> int:
         address = self._link.core.broker_address(queue.broker_name) or await self._link.address_of(
