@@ -411,9 +411,8 @@ class Broker:
                 write = file.pending(self._flush_log if name in self._behind_log else None)
                 try:
                     if write is not None:
-                        number = self._saves_begun
                         await self._loop.run_in_executor(None, write)
-                        self._saved_by[name] = number
+                        self._saved_by[name] = self._saves_begun
                 except OSError as error:
                     failure = failure or error
         if failure is not None:
