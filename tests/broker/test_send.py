@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kourou.broker.send_headers import learn_form
+from kourou.broker.header_forms import learn_send_form
 from kourou.message import StoredMessage, sysflag
 from kourou.message.batch import decode_batch, encode_batch
 from kourou.message.codec import decode as decode_record
@@ -62,8 +62,8 @@ def peer(site: Site, request: pytest.FixtureRequest) -> Peer:
     if request.param == "known":
         made.ask(heartbeat())  # so that the broker has accepted it
         (connection,) = site.broker.server.connections
-        connection.form = learn_form(send_request().encode_header())
-        assert connection.form is not None
+        connection.send_form = learn_send_form(send_request().encode_header())
+        assert connection.send_form is not None
     return made
 
 

@@ -15,8 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kourou.broker.send import MAX_LEARNED
-from kourou.broker.send_headers import FIELDS, MAX_FORM_BYTES, SendForm, learn_form
+from kourou.broker.header_forms import MAX_FORM_BYTES, MAX_LEARNED, SEND_FIELDS, SendForm, learn_send_form
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import ROCKETMQ, RemotingCommand
 from kourou.remoting.connection import Connection
@@ -54,7 +53,7 @@ def values(form: SendForm, text: bytes) -> tuple[bytes, ...] | None:
 
 
 def form_of(order: str) -> SendForm:
-    form = learn_form(header(order))
+    form = learn_send_form(header(order))
     assert form is not None
     return form
 
@@ -80,7 +79,7 @@ def test_the_headers_of_javas_client_have_a_form():
                 headers.append(frame[8 : 8 + record["headerLength"]])
     plain = [text for text in headers if b'"flag":0' in text and b'"f":"0"' in text and b'"j":"0"' in text]
     assert len(plain) >= 2
-    forms = [form for text in plain if (form := learn_form(text)) is not None]
+    forms = [form for text in plain if (form := learn_send_form(text)) is not None]
     assert len(forms) == len(plain)
     assert all(values(form, text) is not None for form, text in zip(forms, plain[1:] + plain[:1]))
 
@@ -97,22 +96,22 @@ def test_the_headers_of_javas_client_have_a_form():
 def test_what_is_no_plain_send_neither_matches_nor_is_learned(order, changed):
     text = header(order, **changed)
     assert values(form_of(order), text) is None
-    assert learn_form(text) is None
+    assert learn_send_form(text) is None
 
 
 def test_a_header_that_names_a_field_twice_is_not_learned_by_its_first():
     twice = header().replace(b'"e":"0"', b'"e":"0","e":"3"')
-    form = learn_form(twice)
+    form = learn_send_form(twice)
     assert form is not None
     found = values(form, twice)
     assert found is not None
     assert found[1] == b"3" == orjson.loads(twice)["extFields"]["e"].encode()
-    assert learn_form(header().replace(b'"e":"0"', b'"e":"0","e":"0"')) is None
+    assert learn_send_form(header().replace(b'"e":"0"', b'"e":"0","e":"0"')) is None
 
 
 def test_a_long_header_is_not_learned_but_taken():
     long = header(i="UNIQ_KEY\x0112AB\x02user\x01" + "x" * MAX_FORM_BYTES)
-    assert learn_form(long) is None
+    assert learn_send_form(long) is None
     assert values(form_of("java"), long) is not None
 
 
@@ -130,7 +129,7 @@ def test_a_long_header_is_not_learned_but_taken():
     ],
 )
 def test_what_is_no_header_is_not_learned(text):
-    assert learn_form(text) is None
+    assert learn_send_form(text) is None
 
 
 edits = st.lists(
@@ -154,7 +153,7 @@ def test_whatever_matches_is_read_as_orjson_reads_it(order, edits):
     read = orjson.loads(text)
     ext = read.pop("extFields")
     shown = {**ext, "opaque": str(read["opaque"])}
-    for name, value in zip((*FIELDS, "opaque"), found, strict=True):
+    for name, value in zip((*SEND_FIELDS, "opaque"), found, strict=True):
         if name == "i":
             value = value.replace(b"\\u0001", b"\x01").replace(b"\\u0002", b"\x02")
         if name in ("e", "g"):
@@ -182,7 +181,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def form_in(site: Site) -> Any:
     (connection,) = site.broker.server.connections
-    return connection.form
+    return connection.send_form
 
 
 def usual(site: Site) -> list[RemotingCommand]:

@@ -6,11 +6,11 @@ import mmap
 import tracemalloc
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kourou.errors import CorruptRecordError
-from kourou.message import CompressionType, compress
+from kourou.message import CompressionType, compress, decode_properties
 from kourou.message.codec import encode
 from support import golden
 from support.records import (
@@ -112,6 +112,38 @@ def test_batches_hold_what_one_batch_would_and_any_of_them_says_where_to_go_on(r
     for part in batches[:-1]:
         seen += part.batch.num_rows
         assert columns.read_columns(log, part.stop.position) == (whole.slice(seen), stop)
+
+
+pairs = st.tuples(st.sampled_from(["a", "b", "ab"]), st.text("ab\x01", min_size=1, max_size=4))
+alike = st.one_of(
+    st.text("ab\x01\x02", max_size=16),
+    st.lists(pairs, max_size=4).map(lambda items: "".join(f"{name}\x01{value}\x02" for name, value in items)),
+)
+
+
+@given(
+    st.lists(alike, min_size=1, max_size=6),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 15), st.sampled_from("ab\x01\x02")), max_size=24),
+)
+@example(
+    ["a\x01b\x02", "ab\x01ab\x02", "b\x01\x01b\x02a\x01b\x02"], [(0, 2, "\x01"), (1, 3, "b"), (2, 3, "a")]
+)
+@example(["a\x01bb\x02"], [(0, 3, "\x02"), (0, 3, "\x01"), (0, 3, "a")])
+@example(["a\x01b\x02a\x01a\x02"], [(0, 4, "b"), (0, 0, "b"), (0, 2, "\x02"), (0, 9, "a")])
+def test_properties_that_are_alike_are_told_apart(models, changes):
+    """Given properties that follow one another and differ in a character, then each row has its own."""
+    texts = list(models)
+    for which, at, character in changes:
+        model = models[which % len(models)]
+        texts.append(model[:at] + character + model[at + 1 :])
+    log = b"".join(encode_raw(simple_message(), b"t", text.encode()) for text in texts)
+    batch, _ = columns.read_columns(log, columns=["properties", "properties.a", "properties.ab"])
+    batch.validate(full=True)
+    decoded = [decode_properties(text) for text in texts]
+    assert [dict(row) for row in batch.column("properties").to_pylist()] == decoded
+    assert [len(row) for row in batch.column("properties").to_pylist()] == [len(row) for row in decoded]
+    for name in ("a", "ab"):
+        assert batch.column(f"properties.{name}").to_pylist() == [row.get(name) for row in decoded]
 
 
 def test_no_records_give_an_empty_batch_of_the_same_schema():

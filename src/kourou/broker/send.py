@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from kourou.broker.config import resolved
 from kourou.broker.groups import SubscriptionGroupConfig
+from kourou.broker.header_forms import SendForm
 from kourou.broker.names import check_topic_name, is_send_forbidden
 from kourou.broker.send_answers import FAILURES, STORED, answer_template, remark_of
-from kourou.broker.send_headers import SEND_MARK, SendForm, learn_form, read_header
+from kourou.broker.send_headers import read_header
 from kourou.broker.stats import TopicStats
 from kourou.errors import BadMessageError, KourouError
 from kourou.message import properties as names
@@ -34,7 +35,13 @@ from kourou.message.recall import RecallHandle
 from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
 from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.command import JSON, RemotingCommand, decode_frame, frame_head
-from kourou.remoting.connection import Answer, CallTimeoutError, Connection, ConnectionLostError
+from kourou.remoting.connection import (
+    Answer,
+    CallTimeoutError,
+    Connection,
+    ConnectionLostError,
+    Pieces,
+)
 from kourou.remoting.headers import ReplyMessage, SendMessage
 from kourou.remoting.registration import PERM_READ, PERM_WRITE, UNIT_FLAG, UNIT_SUB_FLAG, TopicConfig
 from kourou.store.config import BrokerRole
@@ -49,7 +56,6 @@ log = logging.getLogger(__name__)
 DLQ_QUEUES = 1
 V3_4_9 = 121  # clients since then say themselves how often a message may be retried
 
-MAX_LEARNED = 8  # forms of headers, by one connection
 
 _MAX_INT_DIGITS = 9
 BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
@@ -221,13 +227,14 @@ class MessageSender:
 
     def take(
         self, connection: Connection, data: bytes, view: memoryview, at: int, header_end: int, end: int
-    ) -> bytes | None:
+    ) -> bytes | Pieces | None:
         """The answer to a plain message of the form that its connection sends, taken from what was read;
-        empty if it has to wait, None for what `send_v2` has to look at. Hot: the way of most messages."""
-        form: SendForm | None = connection.form
+        empty if it has to wait, None for what `send_v2` has to look at. Hot: the way of most messages.
+
+        What is of another form may be a pull."""
+        form: SendForm | None = connection.send_form
         if form is None or (match := form.match(data, at, header_end)) is None:
-            self._learn(connection, data, at, header_end)
-            return None
+            return self._broker.puller.take(connection, data, at, header_end)
         if form.opaque_first:
             opaque, name, queue_text, born_text, text = match.groups()
         else:
@@ -265,12 +272,6 @@ class MessageSender:
         place = offset, queue_id, queue_offset, unique_id.decode()
         self._answer_when_safe(connection, data[at:header_end], answer, offset + size, place)
         return b""
-
-    def _learn(self, connection: Connection, data: bytes, at: int, header_end: int) -> None:
-        """Remember the form of a header if it is a plain send's; a few times for each connection."""
-        if connection.forms_learned < MAX_LEARNED and data.find(SEND_MARK, at, header_end) >= 0:
-            connection.forms_learned += 1
-            connection.form = learn_form(data[at:header_end]) or connection.form
 
     def _send_batch(
         self,

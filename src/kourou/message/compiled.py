@@ -30,7 +30,8 @@ def find_records(
     data = scan.as_array(view)
     room = max(end - start, 0) // (codec.HEADER_SIZES[0] + 3) + 1
     positions = _empty(room, np.int64)
-    count, stopped_at = kernels.walk(data, start, end, -1 if base_offset is None else base_offset, positions)
+    base = -1 if base_offset is None else base_offset
+    count, stopped_at, _ = kernels.walk(data, _words(data, "=u4"), start, end, base, positions)
     positions = positions[:count].copy()  # what there was room for is many times what there is
     stop = Stop(int(stopped_at), scan.END)
     if stopped_at < end:
@@ -43,7 +44,7 @@ def read_records(buffer: Buffer, found: Found, *, check_crc: bool = False) -> tu
     view = memoryview(buffer)
     data = scan.as_array(view)
     parts = _empty(6 * len(found.positions), np.int64).reshape(6, -1)
-    good = kernels.parts(data, found.positions, found.sizes, parts)
+    good = kernels.parts(data, _words(data, "=u4"), found.positions, found.sizes, parts)
     if good < len(found.positions) or check_crc:
         return scan.read_records(buffer, found, check_crc=check_crc)
     return Records(found.positions, found.sizes, scan.headers(data, found.positions), *parts), found.stop
@@ -57,7 +58,9 @@ def of_topics(buffer: Buffer, found: Found, topics: Collection[str]) -> Records 
     count = len(found.positions)
     rows, parts = _empty(count, np.int64), _empty(6 * (count + 1), np.int64).reshape(6, count + 1)
     texts = np.frombuffer(b"".join(names) or b"\0", np.uint8)
-    good = kernels.of_topics(data, found.positions, found.sizes, texts, starts, rows, parts)
+    good = kernels.of_topics(
+        data, _words(data, "=u4"), found.positions, found.sizes, texts, starts, rows, parts
+    )
     if good < 0:
         return None
     positions, sizes = found.positions[rows[:good]], found.sizes[rows[:good]]
@@ -85,8 +88,8 @@ class CompiledRows(columns.Rows):
         kind, header = columns.SCHEMA.field(name).type, self._records.header
         field_type, at = header.dtype.fields[name][:2]  # type: ignore[index]
         native = _empty(len(header), field_type.newbyteorder("="))
-        rows = header.view(np.uint8).reshape(len(header), header.dtype.itemsize)
-        kernels.fixed(rows, at, native.itemsize, native)
+        ints = header.view("=u4").reshape(len(header), header.dtype.itemsize // 4)
+        kernels.fixed(ints, at // ints.itemsize, native.itemsize > ints.itemsize, native)
         return pa.Array.from_buffers(kind, len(native), [None, pa.py_buffer(native)], null_count=0)
 
     def topic(self) -> Any:
@@ -105,35 +108,53 @@ class CompiledRows(columns.Rows):
         return columns.unchecked_string(array) if is_ascii else columns.as_string(array)
 
     def properties(self) -> Any:
-        bounds, places = self._cut
-        names, has_ascii_names = _gather(self._data, places[0], places[1])
-        values, has_ascii_values = _gather(self._data, places[2], places[3])
-        if not (has_ascii_names and has_ascii_values):
-            return super().properties()
-        return pa.MapArray.from_arrays(
-            pa.array(bounds), columns.unchecked_string(names), columns.unchecked_string(values)
+        data, starts = self._data, self._records.properties_start
+        shape_of_row, models, bounds, slots = self._shapes
+        row_bounds = _empty(len(starts) + 1, np.int32)
+        in_shapes, in_names, in_values = kernels.slot_bytes(shape_of_row, bounds, slots, row_bounds)
+        blob, names, values = (
+            _empty(int(size) + kernels.WORD, np.uint8) for size in (in_shapes, in_names, in_values)
         )
+        name_offsets, value_offsets = (_empty(int(row_bounds[-1]) + 1, np.int32) for _ in range(2))
+        seen = kernels.gather_names(
+            data, shape_of_row, models, bounds, slots, blob, _words(blob), name_offsets, _words(names)
+        )
+        seen |= kernels.gather_values(
+            data, _words(data), starts, shape_of_row, bounds, slots, value_offsets, values, _words(values)
+        )
+        if int(seen) & _NOT_ASCII:
+            return super().properties()
+        texts = _texts(name_offsets, names), _texts(value_offsets, values)
+        return pa.MapArray.from_arrays(pa.array(row_bounds), *map(columns.unchecked_string, texts))
 
     def property(self, name: str) -> Any:
         if not name.isascii():
             return super().property(name)
         count = len(self._records)
         starts, lengths = _empty(count, np.int64), _empty(count, np.int64)
-        found = kernels.find(self._data, *self._cut, np.frombuffer(name.encode(), np.uint8), starts, lengths)
+        wanted = np.frombuffer(name.encode(), np.uint8)
+        found = kernels.find(
+            self._data, self._records.properties_start, *self._shapes, wanted, starts, lengths
+        )
         array, is_ascii = _gather(self._data, starts, lengths, lengths < 0 if found < count else None)
         return columns.unchecked_string(array) if is_ascii else super().property(name)
 
     @cached_property
-    def _cut(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Where the properties of each row begin and end in the table of all, and that table."""
+    def _shapes(self) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
+        """The shape of each row, and of each shape its model, bounds and slots: see `kernels.shapes`."""
         starts, lengths = self._records.properties_start, self._records.properties_length
-        bounds = _empty(len(starts) + 1, np.int32)
-        room = _PROPERTIES_OF_A_ROW * len(starts)
+        rows = len(starts)
+        shape_of_row, models, bounds = (
+            _empty(rows, np.int32),
+            _empty(rows, np.int64),
+            _empty(rows + 1, np.int32),
+        )
+        room = _PROPERTIES_OF_A_ROW * rows
         while True:
-            places = _empty(4 * room, np.int64).reshape(4, room)
-            total = kernels.cut(self._data, starts, lengths, bounds, places)
-            if total >= 0:
-                return bounds, places[:, :total]
+            slots = _empty(4 * room, np.int32).reshape(4, room)
+            count = kernels.shapes(self._data, starts, lengths, shape_of_row, models, bounds, slots)
+            if count >= 0:
+                return shape_of_row, models[:count], bounds[: count + 1], slots
             room *= 2
 
 
@@ -143,17 +164,23 @@ def _empty(count: int, dtype: Any) -> NDArray[Any]:
     return np.frombuffer(pa.allocate_buffer(size), dtype) if size else np.empty(0, dtype)
 
 
+def _words(data: Bytes, dtype: str = "=u8") -> NDArray[Any]:
+    return scan.words_at_every_byte(data, dtype)
+
+
+def _texts(offsets: NDArray[np.int32], out: Bytes, validity: Any = None) -> Any:
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(out)]
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
+
+
 def _gather(
     data: Bytes, starts: Integers, lengths: Integers, is_null: NDArray[np.bool_] | None = None
 ) -> tuple[Any, bool]:
     """data[start : start + length] of each row as binary, and whether all of it is ASCII."""
     offsets = _empty(len(starts) + 1, np.int32)
-    total = kernels.offsets(lengths, offsets)
-    out = _empty(total + kernels.WORD, np.uint8)
-    words = scan.words_at_every_byte(data, "=u8")
-    seen = kernels.gather(data, words, starts, lengths, out, scan.words_at_every_byte(out, "=u8"))
+    out = _empty(kernels.offsets(lengths, offsets) + kernels.WORD, np.uint8)
+    seen = kernels.gather(data, _words(data), starts, lengths, out, _words(out))
     validity = None
     if is_null is not None:
         validity = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
-    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(out)]
-    return pa.Array.from_buffers(pa.binary(), len(starts), buffers), not int(seen) & _NOT_ASCII
+    return _texts(offsets, out, validity), not int(seen) & _NOT_ASCII

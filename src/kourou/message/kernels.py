@@ -20,12 +20,14 @@ from kourou.message import codec
 
 WORD = 8  # bytes that an output needs beyond what it holds
 
-_V1 = codec.MAGIC_V1 & 0xFFFFFFFF
-_V2 = codec.MAGIC_V2 & 0xFFFFFFFF
+# As words that were not swapped.
+_V1, _V2 = (np.frombuffer(codec.INT.pack(magic), "=u4")[0] for magic in (codec.MAGIC_V1, codec.MAGIC_V2))
 _MIN_RECORD_SIZE = codec.HEADER_SIZES[0] + 3
 _SYS_FLAG_AT = codec.SYS_FLAG_AT
 _PHYSICAL_OFFSET_AT = codec.PHYSICAL_OFFSET_AT
+_AHEAD, _LINE = 4096, 64  # bytes
 _LONGEST_PROPERTIES = 0x7FFF
+_RECENT = 4  # shapes of properties that the next row is compared with
 _HEADER_SIZE, _IPV6_EXTRA = codec.HEADER_SIZES[0], codec.IPV6_EXTRA
 
 
@@ -34,14 +36,11 @@ def _compiled(function: Any) -> Any:
 
 
 @_compiled
-def _int(data: Any, at: int) -> Any:
-    """Four bytes, big-endian, without a sign."""
-    return (
-        (np.int64(data[at]) << 24)
-        | (np.int64(data[at + 1]) << 16)
-        | (np.int64(data[at + 2]) << 8)
-        | np.int64(data[at + 3])
-    )
+def _swapped(word: Any) -> Any:
+    """A big-endian word of four bytes as a number without a sign."""
+    first, second = word & np.uint32(0xFF), (word >> np.uint32(8)) & np.uint32(0xFF)
+    third, fourth = (word >> np.uint32(16)) & np.uint32(0xFF), word >> np.uint32(24)
+    return np.int64((first << 24) | (second << 16) | (third << 8) | fourth)
 
 
 @_compiled
@@ -53,45 +52,53 @@ def _is_same(data: Any, start: int, other_data: Any, other: int, length: int) ->
 
 
 @_compiled
-def walk(data: Any, position: int, end: int, base_offset: int, positions: Any) -> Any:
+def walk(data: Any, ints: Any, position: int, end: int, base_offset: int, positions: Any) -> Any:
     """From record to record, as `scan.find_records`; base_offset is -1 where it is not known.
 
-    How many there are, and where the walk stopped: at `end` or behind it, or at what is no record.
+    How many there are, and where the walk stopped: at `end` or behind it, or at what is no record; and a
+    number that says nothing: each step touches the bytes that some of the next need, since they are not known
+    before this one is read, and to wait for them in turn costs three times as much.
     """
     count = 0
+    touched = np.uint8(0)
     size_of_file = len(data)
     while position < end:
         if position + _MIN_RECORD_SIZE > size_of_file:
             break
-        size = _int(data, position)
-        magic = _int(data, position + 4)
+        if position + _AHEAD + 5 * _LINE < size_of_file:
+            ahead = np.uint64(position + _AHEAD)
+            for line in range(5):
+                touched |= data[ahead + np.uint64(line * _LINE)]
+        at = np.uint64(position)
+        size, magic = _swapped(ints[at]), ints[at + np.uint64(4)]
         if (magic != _V1 and magic != _V2) or size < _MIN_RECORD_SIZE or position + size > size_of_file:
             break
         if base_offset >= 0:
-            at = position + _PHYSICAL_OFFSET_AT
-            if ((_int(data, at) << 32) | _int(data, at + 4)) != base_offset + position:
+            at += np.uint64(_PHYSICAL_OFFSET_AT)
+            offset = (_swapped(ints[at]) << 32) | _swapped(ints[at + np.uint64(4)])
+            if offset != base_offset + position:
                 break
         positions[count] = position
         count += 1
         position += size
-    return count, position
+    return count, position, touched
 
 
 @_compiled
-def _parts(data: Any, position: int, end: int, out: Any, row: int) -> Any:
+def _parts(data: Any, ints: Any, position: int, end: int, out: Any, row: int) -> Any:
     """Where the parts of one record lie; False if they do not add up."""
-    layout = (_int(data, position + _SYS_FLAG_AT) >> 4) & 3
+    layout = (_swapped(ints[position + _SYS_FLAG_AT]) >> 4) & 3
     body = position + _HEADER_SIZE + _IPV6_EXTRA * ((layout & 1) + (layout >> 1))
     if body + 3 > end:
         return False
-    body_length = _int(data, body - 4)
+    body_length = _swapped(ints[body - 4])
     if body_length >= 0x80000000:
         body_length = 0
     topic = body + body_length + 1
     if topic > end:
         return False
     topic_length = np.int64(data[topic - 1])
-    if _int(data, position + 4) == _V2:
+    if ints[position + 4] == _V2:
         topic += 1
         if topic > end:
             return False
@@ -116,26 +123,26 @@ def _parts(data: Any, position: int, end: int, out: Any, row: int) -> Any:
 
 
 @_compiled
-def parts(data: Any, positions: Any, sizes: Any, out: Any) -> Any:
+def parts(data: Any, ints: Any, positions: Any, sizes: Any, out: Any) -> Any:
     """Where the parts of records begin and how long they are, as `scan.read_records`; how many are good.
 
     out: six rows, for start and length of body, topic and properties.
     """
     for row in range(len(positions)):
-        if not _parts(data, positions[row], positions[row] + sizes[row], out, row):
+        if not _parts(data, ints, positions[row], positions[row] + sizes[row], out, row):
             return row
     return len(positions)
 
 
 @_compiled
 def of_topics(
-    data: Any, positions: Any, sizes: Any, names: Any, name_starts: Any, rows: Any, out: Any
+    data: Any, ints: Any, positions: Any, sizes: Any, names: Any, name_starts: Any, rows: Any, out: Any
 ) -> Any:
     """The rows whose topic is one of `names` (one behind the other, each from its start to the next), and
     their parts as by `parts`; how many, or -1 if a record is not good."""
     count = 0
     for row in range(len(positions)):
-        if not _parts(data, positions[row], positions[row] + sizes[row], out, count):
+        if not _parts(data, ints, positions[row], positions[row] + sizes[row], out, count):
             return -1
         for name in range(len(name_starts) - 1):
             length = name_starts[name + 1] - name_starts[name]
@@ -147,14 +154,14 @@ def of_topics(
 
 
 @_compiled
-def fixed(headers: Any, at: int, size: int, out: Any) -> Any:
-    """The integers of four or eight bytes that stand at a place of each header."""
-    if size == 4:
+def fixed(ints: Any, at: int, is_long: bool, out: Any) -> Any:
+    """The integers of four or eight bytes that stand at a place of each header; both in words of four."""
+    if is_long:
         for row in range(len(out)):
-            out[row] = _int(headers[row], at)
+            out[row] = (_swapped(ints[row, at]) << 32) | _swapped(ints[row, at + 1])
     else:
         for row in range(len(out)):
-            out[row] = (_int(headers[row], at) << 32) | _int(headers[row], at + 4)
+            out[row] = _swapped(ints[row, at])
 
 
 @_compiled
@@ -205,20 +212,8 @@ def gather(data: Any, words: Any, starts: Any, lengths: Any, out: Any, out_words
 
 
 @_compiled
-def _count_separators(data: Any, start: int, length: int) -> Any:
-    """How many bytes are U+0001 or U+0002. In short runs, whose count fits a byte: many at a time."""
-    total = np.int64(0)
-    for at in range(0, length, 128):
-        count = np.uint8(0)
-        for byte in data[start + at : start + min(at + 128, length)]:
-            count += np.uint8((byte == 1) | (byte == 2))
-        total += np.int64(count)
-    return total
-
-
-@_compiled
 def _find_separators(data: Any, start: int, length: int, separators: Any) -> Any:
-    """Where they are. Without a branch, since a guess that fails costs as much as ten bytes."""
+    """Where U+0001 and U+0002 are. Without a branch, since a guess that fails costs as much as ten bytes."""
     first, end, count = np.uint64(start), np.uint64(length), np.uint64(0)
     at = np.uint64(0)
     while at < end:
@@ -230,101 +225,220 @@ def _find_separators(data: Any, start: int, length: int, separators: Any) -> Any
 
 
 @_compiled
-def _are_separators(data: Any, start: int, separators: Any, kinds: Any, count: int) -> Any:
+def _has_shape(data: Any, start: int, model: int, is_value: Any, length: int) -> Any:
+    """Whether properties differ from those of the model in values only. Many bytes at a time."""
     wrong = np.uint8(0)
-    for index in range(count):
-        wrong |= data[start + separators[index]] ^ kinds[index]
+    own, others = data[start : start + length], data[model : model + length]
+    for at in range(length):
+        byte = own[at]
+        ends_value = np.uint8((byte == 1) | (byte == 2)) & is_value[at]
+        wrong |= ends_value | ((byte ^ others[at]) & ~is_value[at])
     return wrong == 0
 
 
 @_compiled
-def cut(data: Any, starts: Any, lengths: Any, bounds: Any, out: Any) -> Any:
-    """All properties of all rows, a name that comes twice only once with its last value; how many.
+def shapes(
+    data: Any, starts: Any, lengths: Any, shape_of_row: Any, models: Any, bounds: Any, slots: Any
+) -> Any:
+    """The shape of the properties of each row: how many shapes there are, or -1 if there is no room.
 
-    bounds: where the properties of each row begin in `out`, and where those of the last end.
-    out: four rows, for start and length of name and value. -1 if there is no room for them.
+    Messages of a kind follow one another: their properties are equal but for values of the same length. What
+    is the same is found once, in a model, and looked up for the others, which is a tenth of the work.
 
-    Messages of a kind follow one another: a row whose separators lie where those of the row before it lay
-    is known by looking there and counting, which is half the work of finding them.
+    models: where the properties of each shape's model begin. bounds: where its slots begin, and where those
+    of the last end. slots: four rows, for start (from that of the properties on) and length of name and
+    value; a name that comes twice is there once, with its last value.
     """
-    total = 0
-    room = out.shape[1]
+    count, total = np.int64(0), np.int64(0)
     bounds[0] = 0
     separators = np.empty(_LONGEST_PROPERTIES + 1, np.int32)
-    kinds = np.empty(_LONGEST_PROPERTIES + 1, np.uint8)
-    count, known_length = np.int64(0), np.int64(-1)
+    recent = np.full(_RECENT, -1, np.int64)  # shapes, the oldest is replaced
+    recent_lengths = np.full(_RECENT, -1, np.int64)
+    is_value = np.empty((_RECENT, _LONGEST_PROPERTIES + 1), np.uint8)
+    last, oldest = 0, 0
     for row in range(len(starts)):
-        start = np.int64(starts[row])
-        length = np.int64(lengths[row])
-        if (
-            length != known_length
-            or not _are_separators(data, start, separators, kinds, count)
-            or _count_separators(data, start, length) != count
-        ):
-            count = _find_separators(data, start, length, separators)
-            known_length = length
-            for index in range(count):
-                kinds[index] = data[start + separators[index]]
-        first = total
-        begin, middle = np.int64(0), np.int64(-1)
-        for index in range(count + 1):
-            at = np.int64(separators[index]) if index < count else length  # the last need not be ended
-            if index < count and kinds[index] == 1:
-                if middle < 0:
-                    middle = at
-                continue
-            if middle > begin and middle + 1 < at:
-                if total == room:
-                    return -1
-                out[0, total] = start + begin
-                out[1, total] = middle - begin
-                out[2, total] = start + middle + 1
-                out[3, total] = at - middle - 1
-                total += 1
-            begin = at + 1
-            middle = np.int64(-1)
-        if total - first > 1:
-            total = _drop_repeats(data, out, first, total)
-        bounds[row + 1] = total
-    return total
+        start, length = np.int64(starts[row]), np.int64(lengths[row])
+        found = -1
+        for step in range(_RECENT):
+            place = (last + step) % _RECENT
+            if recent_lengths[place] == length and _has_shape(
+                data, start, models[recent[place]], is_value[place], length
+            ):
+                found = place
+                break
+        if found < 0:
+            found, oldest = oldest, (oldest + 1) % _RECENT
+            end = _slots(data, start, length, separators, is_value[found], slots, total)
+            if end < 0:
+                return -1
+            total = end
+            models[count] = start
+            recent[found], recent_lengths[found] = count, length
+            count += 1
+            bounds[count] = total
+        last = found
+        shape_of_row[row] = recent[found]
+    return count
 
 
 @_compiled
-def _drop_repeats(data: Any, out: Any, first: int, total: int) -> Any:
-    """Leave each name where it comes last; where the properties of a row end then."""
-    repeats = False
-    for index in range(first, total):
-        name, length = out[0, index], out[1, index]
-        for other in range(index + 1, total):
-            if out[1, other] == length and _is_same(data, out[0, other], data, name, length):
-                out[1, index] = 0
-                repeats = True
-                break
-    if not repeats:
-        return total
+def _slots(data: Any, start: int, length: int, separators: Any, is_value: Any, slots: Any, first: int) -> Any:
+    """The names and values of one row, from `first` on; where they end, or -1 if there is no room."""
+    count = _find_separators(data, start, length, separators)
+    is_value[:length] = 0
+    total = first
+    begin, middle = 0, -1
+    for index in range(count + 1):
+        at = int(separators[index]) if index < count else length  # the last need not be ended
+        if index < count and data[start + at] == 1:
+            if middle < 0:
+                middle = at
+            continue
+        if middle > begin and middle + 1 < at:
+            if total == slots.shape[1]:
+                return -1
+            slots[0, total] = begin
+            slots[1, total] = middle - begin
+            slots[2, total] = middle + 1
+            slots[3, total] = at - middle - 1
+            for inside in range(middle + 1, at):
+                is_value[inside] = np.uint8(0 if data[start + inside] == 1 else 0xFF)
+            total += 1
+        begin, middle = at + 1, -1
+    return _drop_repeats(data, start, slots, first, total)
+
+
+@_compiled
+def _drop_repeats(data: Any, start: int, slots: Any, first: int, total: int) -> Any:
+    """Leave each name where it comes last; where the slots end then."""
     to = first
     for index in range(first, total):
-        if out[1, index] > 0:
+        name, length = start + slots[0, index], slots[1, index]
+        is_repeated = False
+        for other in range(index + 1, total):
+            if slots[1, other] == length and _is_same(data, start + slots[0, other], data, name, length):
+                is_repeated = True
+                break
+        if not is_repeated:
             for part in range(4):
-                out[part, to] = out[part, index]
+                slots[part, to] = slots[part, index]
             to += 1
     return to
 
 
 @_compiled
-def find(data: Any, bounds: Any, places: Any, name: Any, out_starts: Any, out_lengths: Any) -> Any:
-    """The value of one property in each row, by what `cut` found; how many rows have it.
+def find(
+    data: Any, starts: Any, shape_of_row: Any, models: Any, bounds: Any, slots: Any, name: Any,
+    out_starts: Any, out_lengths: Any,
+) -> Any:  # fmt: skip
+    """The value of one property in each row, by its shape; how many rows have it.
 
     The length is -1 where there is none.
     """
-    count = 0
-    for row in range(len(out_starts)):
-        out_starts[row] = 0
-        out_lengths[row] = -1
-        for index in range(bounds[row], bounds[row + 1]):
-            if places[1, index] == len(name) and _is_same(data, places[0, index], name, 0, len(name)):
-                out_starts[row] = places[2, index]
-                out_lengths[row] = places[3, index]
-                count += 1
+    count = len(bounds) - 1
+    places, sizes = np.zeros(count, np.int64), np.full(count, -1, np.int64)
+    for shape in range(count):
+        for slot in range(bounds[shape], bounds[shape + 1]):
+            at = models[shape] + slots[0, slot]
+            if slots[1, slot] == len(name) and _is_same(data, at, name, 0, len(name)):
+                places[shape], sizes[shape] = slots[2, slot], slots[3, slot]
                 break
-    return count
+    with_it = 0
+    for row in range(len(starts)):
+        shape = shape_of_row[row]
+        out_starts[row] = starts[row] + places[shape]
+        out_lengths[row] = sizes[shape]
+        with_it += sizes[shape] >= 0
+    return with_it
+
+
+@_compiled
+def slot_bytes(shape_of_row: Any, bounds: Any, slots: Any, row_bounds: Any) -> Any:
+    """How many bytes the names of all shapes, of all rows, and the values of all rows have.
+
+    row_bounds: where the properties of each row begin.
+    """
+    count = len(bounds) - 1
+    names_of, values_of = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    for shape in range(count):
+        for slot in range(bounds[shape], bounds[shape + 1]):
+            names_of[shape] += slots[1, slot]
+            values_of[shape] += slots[3, slot]
+    names, values, total = np.int64(0), np.int64(0), np.int64(0)
+    row_bounds[0] = 0
+    for row in range(len(shape_of_row)):
+        shape = shape_of_row[row]
+        names += names_of[shape]
+        values += values_of[shape]
+        total += bounds[shape + 1] - bounds[shape]
+        row_bounds[row + 1] = total
+    return names_of.sum(), names, values
+
+
+@_compiled
+def gather_names(
+    data: Any, shape_of_row: Any, models: Any, bounds: Any, slots: Any, blob: Any, blob_words: Any,
+    out_offsets: Any, out_words: Any,
+) -> Any:  # fmt: skip
+    """The names of all properties, as by `gather`. Those of a shape are put together once, in `blob`."""
+    count = len(bounds) - 1
+    blob_bounds = np.zeros(count + 1, np.int64)
+    seen, end = np.uint8(0), np.int64(0)
+    for shape in range(count):
+        for slot in range(bounds[shape], bounds[shape + 1]):
+            for at in range(slots[1, slot]):
+                byte = data[models[shape] + slots[0, slot] + at]
+                blob[end] = byte
+                seen |= byte
+                end += 1
+        blob_bounds[shape + 1] = end
+    to, item = np.int64(0), np.int64(0)
+    for row in range(len(shape_of_row)):
+        shape = shape_of_row[row]
+        start, length = blob_bounds[shape], blob_bounds[shape + 1] - blob_bounds[shape]
+        for at in range(0, length, 8):
+            out_words[to + at] = blob_words[start + at]
+        within = to
+        for slot in range(bounds[shape], bounds[shape + 1]):
+            out_offsets[item] = within
+            item += 1
+            within += slots[1, slot]
+        to += length
+    out_offsets[item] = to
+    return seen
+
+
+@_compiled
+def gather_values(
+    data: Any, words: Any, starts: Any, shape_of_row: Any, bounds: Any, slots: Any, out_offsets: Any,
+    out: Any, out_words: Any,
+) -> Any:  # fmt: skip
+    """The values of all properties, as by `gather`."""
+    to, item = np.int64(0), np.int64(0)
+    seen = np.uint64(0)
+    for row in range(len(starts)):
+        begin, shape = np.int64(starts[row]), shape_of_row[row]
+        for slot in range(bounds[shape], bounds[shape + 1]):
+            start, length = begin + np.int64(slots[2, slot]), np.int64(slots[3, slot])
+            out_offsets[item] = to
+            item += 1
+            if start + length + WORD <= len(data):
+                whole = length & ~np.int64(7)
+                at = np.int64(0)
+                while at < whole:
+                    word = words[start + at]
+                    out_words[to + at] = word
+                    seen |= word
+                    at += 8
+                if at < length:
+                    word = words[start + at]
+                    out_words[to + at] = word
+                    seen |= word & ((np.uint64(1) << np.uint64(8 * (length - at))) - np.uint64(1))
+            else:
+                for index in range(length):
+                    byte = data[start + index]
+                    out[to + index] = byte
+                    seen |= np.uint64(byte)
+            to += length
+    out_offsets[item] = to
+    return seen

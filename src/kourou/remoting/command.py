@@ -196,6 +196,11 @@ class RemotingCommand:
         return b"".join((head, remark, _INT.pack(len(joined)), joined))
 
 
+def new_opaque() -> int:
+    """A number that tells a request from the others of its connection."""
+    return _next_opaque() & 0x7FFFFFFF
+
+
 def frame_head(serialize_type: int, header: bytes, body_length: int = 0) -> bytes:
     """A frame up to its body."""
     length = len(header)

@@ -38,7 +38,7 @@ Answer = RemotingCommand | bytes | Pieces | None
 Handler = Callable[["Connection", RemotingCommand], Answer]
 # Given a connection, what was read, a view of it, and where a JSON header begins and ends and the frame ends:
 # the frame of the answer, empty if it comes later, or None for a request that goes the usual way.
-Shortcut = Callable[["Connection", bytes, memoryview, int, int, int], bytes | None]
+Shortcut = Callable[["Connection", bytes, memoryview, int, int, int], bytes | Pieces | None]
 # Who waits for an answer, until when; for whom no answer came: the code of the request, and the time it had
 _Call = tuple[asyncio.Future[RemotingCommand], float, int, float]
 
@@ -85,7 +85,8 @@ class Outbox:
 class Connection(asyncio.Protocol):
     """One connection and what is under way on it."""
 
-    form: Any = None  # what a shortcut remembers of the requests that come
+    send_form: Any = None  # what a shortcut remembers of the requests that come
+    pull_form: Any = None
     forms_learned = 0
 
     def __init__(

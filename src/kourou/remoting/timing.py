@@ -76,7 +76,7 @@ class RequestWatch:
 
         def take(
             connection: Connection, data: bytes, view: memoryview, at: int, header_end: int, end: int
-        ) -> bytes | None:
+        ) -> bytes | Pieces | None:
             began = perf_counter()
             answer = shortcut(connection, data, view, at, header_end, end)
             if answer is not None and (elapsed_s := perf_counter() - began) >= self.slow_s:

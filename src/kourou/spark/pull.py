@@ -12,15 +12,16 @@ offsets, or a warning.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from kourou.errors import KourouError
 from kourou.message import codec, scan
 from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
+from kourou.remoting.command import JSON, RemotingCommand, frame_head, new_opaque
 from kourou.spark.channel import (
     BACK_OFF_MOST_S,
     RETRY_CODES,
@@ -35,12 +36,20 @@ log = logging.getLogger(__name__)
 
 FIRST_WINDOW = 32  # what brokers give by default
 MAX_WINDOW = 4096
-DEPTH = 16
-# So many bytes of records are handed over together.
+# So many pulls are under way, but not more than answers of so many bytes: those a broker may have to hold.
+DEPTH = 64
+FIRST_DEPTH = 16
+IN_FLIGHT_BYTES = 4 * 1024 * 1024
+# So many bytes of records are handed over together, at most unless an answer has more.
 PIECE_BYTES = 4 * 1024 * 1024
 
 # With this remark a broker skips messages whose file it is about to delete.
 _REMOVING = "MESSAGE_WAS_REMOVING"
+# An answer with records, as brokers write it: fields in the order of their names.
+_FOUND = re.compile(
+    rb'\{"code":0,"extFields":\{[^{}]*?"nextBeginOffset":"(\d{1,18})"[^{}]*\},"flag":1,"language":"\w+",'
+    rb'"opaque":(\d+),'
+)
 _GOES_ON = (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 
@@ -77,14 +86,50 @@ class PullSettings:
 class _Window:
     """A part of the range, and what has come of it."""
 
-    __slots__ = ("at", "bodies", "end", "opaque", "start", "tries")
+    __slots__ = ("at", "end", "opaque", "start", "tries")
 
     def __init__(self, start: int, end: int) -> None:
         self.start = self.at = start
         self.end = end
-        self.bodies: list[memoryview] = []
         self.opaque = 0
         self.tries = 0
+
+
+class _Requests:
+    """The requests for the windows of a range: but for three numbers all are the same."""
+
+    def __init__(self, wanted: QueueRange, settings: PullSettings) -> None:
+        self._net = settings.net
+        self._fields = {
+            "consumerGroup": settings.group,
+            "topic": wanted.topic,
+            "queueId": str(wanted.queue_id),
+            "sysFlag": str(SUBSCRIPTION_FLAG),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": settings.expression,
+            "subVersion": "0",
+            "expressionType": settings.expression_type,
+            "bname": wanted.broker_name,
+        }
+        header = RemotingCommand(RequestCode.PULL_MESSAGE, self._fields, opaque=0).encode_header()
+        for hole, filled in (
+            (b"%", b"%%"),
+            (b'"extFields":{', b'"extFields":{"queueOffset":"%d","maxMsgNums":"%d",'),
+            (b'"opaque":0', b'"opaque":%d'),
+        ):
+            header = header.replace(hole, filled)
+        self._header = header
+
+    def frame(self, window: _Window) -> bytes:
+        """The request for what is missing of a window, which gets its opaque. Hot."""
+        window.opaque = new_opaque()
+        count = window.end - window.at
+        if self._net.access_key is None:
+            return frame_head(JSON, self._header % (window.at, count, window.opaque))
+        fields = {"queueOffset": str(window.at), "maxMsgNums": str(count), **self._fields}
+        request = RemotingCommand(RequestCode.PULL_MESSAGE, fields, opaque=window.opaque)
+        return self._net.sign(request).encode()
 
 
 class QueuePuller:
@@ -94,25 +139,30 @@ class QueuePuller:
         self._range = wanted
         self._settings = settings
         self._connect = connect
+        self._requests = _Requests(wanted, settings)
         self._channel: Channel | None = None
         self._pending: deque[_Window] = deque()
         self._window = FIRST_WINDOW
         self._grows = True
+        self._depth = min(settings.depth, FIRST_DEPTH)
+        self._largest_bytes = 0  # of the answers
         self.pulls = 0
 
-    def pieces(self) -> Iterator[bytes]:
-        """The records of the range, in order, as bytes that lie one behind the other."""
-        bodies: list[memoryview] = []
-        size = 0
+    def pieces(self) -> Iterator[memoryview]:
+        """The records of the range, in order, one behind the other; each piece is good until the next."""
+        piece, size = bytearray(PIECE_BYTES), 0
         try:
             for body in self._bodies():
-                bodies.append(body)
+                if size + len(body) > len(piece):
+                    if size:
+                        yield memoryview(piece)[:size]
+                        size = 0
+                    if len(body) > len(piece):
+                        piece = bytearray(len(body))
+                piece[size : size + len(body)] = body
                 size += len(body)
-                if size >= PIECE_BYTES:
-                    yield b"".join(bodies)
-                    bodies, size = [], 0
-            if bodies:
-                yield b"".join(bodies)
+            if size:
+                yield memoryview(piece)[:size]
         finally:
             if self._channel is not None and self._channel.owed:
                 self._channel.close()  # somebody stopped early: what comes still is nobody's
@@ -120,23 +170,29 @@ class QueuePuller:
     def _bodies(self) -> Iterator[memoryview]:
         position = self._range.start
         while position < self._range.end or self._pending:
-            while position < self._range.end and len(self._pending) < self._settings.depth:
-                window = _Window(position, min(position + self._window, self._range.end))
-                position = window.end
-                self._pending.append(window)
-                self._submit(window)
+            if position < self._range.end and len(self._pending) <= self._depth // 2:
+                # Many at once, while the other half is under way.
+                fresh: list[_Window] = []
+                while position < self._range.end and len(self._pending) + len(fresh) < self._depth:
+                    fresh.append(_Window(position, min(position + self._window, self._range.end)))
+                    position = fresh[-1].end
+                self._pending += fresh
+                self._submit(fresh)
             window = self._pending[0]
-            self._complete(window)
+            yield from self._complete(window)
             self._pending.popleft()
-            yield from window.bodies
 
-    def _submit(self, window: _Window) -> None:
+    def _submit(self, windows: Collection[_Window]) -> None:
         try:
             if self._channel is None:
                 self._channel = self._connect()
-            window.opaque = self._channel.submit(self._request(window))
+            self._ask(self._channel, windows)
         except ChannelError as error:
-            self._again(window, error)
+            self._again(self._pending[0], error)
+
+    def _ask(self, channel: Channel, windows: Collection[_Window]) -> None:
+        self.pulls += len(windows)
+        channel.send([self._requests.frame(window) for window in windows])
 
     def _again(self, failed: _Window, error: KourouError) -> None:
         """Connect again after a pause, and send what is under way once more."""
@@ -152,42 +208,64 @@ class QueuePuller:
                 self._channel = None
             try:
                 self._channel = self._connect()
-                for window in self._pending:
-                    window.opaque = self._channel.submit(self._request(window))
+                self._ask(self._channel, self._pending)
                 return
             except ChannelError as failure:
                 error = failure
 
-    def _complete(self, window: _Window) -> None:
+    def _complete(self, window: _Window) -> Iterator[memoryview]:
         while window.at < window.end:
             assert self._channel is not None
             try:
-                answer = self._channel.wait(window.opaque)
+                body = self._found(self._channel, window)
+                if body is None:
+                    answer = self._channel.wait(window.opaque)
+                    if answer.code in RETRY_CODES:
+                        self._again(window, self._refused(answer))
+                        continue
+                    body = self._take(window, answer)
             except ChannelError as error:
                 self._again(window, error)
                 continue
-            if answer.code in RETRY_CODES:
-                self._again(window, self._refused(answer))
-                continue
-            self._take(window, answer)
+            if body:
+                yield body
             if window.at < window.end:
-                self._submit(window)
+                self._submit([window])
 
-    def _take(self, window: _Window, answer: RemotingCommand) -> None:
+    def _found(self, channel: Channel, window: _Window) -> memoryview | None:
+        """The records of the next answer, if it is this window's and as most are. Hot."""
+        if channel.kept:
+            return None
+        frame = channel.next_frame()
+        header_end = 4 + int.from_bytes(frame[1:4], "big")
+        match = _FOUND.match(frame, 4, header_end)
+        if match is None or int(match[2]) != window.opaque:
+            channel.keep(frame)
+            return None
+        channel.owed -= 1
+        return self._go_on(window, int(match[1]), frame[header_end:])
+
+    def _go_on(self, window: _Window, following: int, body: memoryview) -> memoryview:
+        before = window.at
+        if following <= before:
+            raise KourouError(f"{self._range}: a pull at {before} leads to {following}, which is not forward")
+        if body:
+            if len(body) > self._largest_bytes:
+                self._largest_bytes = len(body)
+                self._depth = min(self._settings.depth, max(IN_FLIGHT_BYTES // len(body), 2))
+            body = self._cut(window, body, following)
+        self._learn(window, before, following)
+        window.at = min(following, window.end)
+        return body
+
+    def _take(self, window: _Window, answer: RemotingCommand) -> memoryview | None:
         before = window.at
         if answer.code in _GOES_ON:
             following = int(answer.ext_fields["nextBeginOffset"])
             if answer.remark == _REMOVING:
                 self._lost(before, min(following, window.end))
-            if following <= before:
-                raise KourouError(
-                    f"{self._range}: a pull at {before} leads to {following}, which is not forward"
-                )
-            if answer.body is not None and len(answer.body):
-                window.bodies.append(self._cut(window, memoryview(answer.body), following))
-            self._learn(window, before, following)
-            window.at = min(following, window.end)
-        elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            return self._go_on(window, following, memoryview(answer.body or b""))
+        if answer.code == ResponseCode.PULL_OFFSET_MOVED:
             low = int(answer.ext_fields["minOffset"])
             self._lost(before, min(low, window.end) if low > before else window.end)
             window.at = low if before < low < window.end else window.end
@@ -197,6 +275,7 @@ class QueuePuller:
             window.at = window.end
         else:
             raise self._refused(answer)
+        return None
 
     def _refused(self, answer: RemotingCommand) -> AnsweredError:
         return AnsweredError(self._range.broker_name, f"a pull of {self._range}", answer)
@@ -237,22 +316,3 @@ class QueuePuller:
             self._window, self._grows = max(given, 1), False
         elif self._grows and window.end - window.start == self._window:
             self._window = min(2 * self._window, MAX_WINDOW)
-
-    def _request(self, window: _Window) -> RemotingCommand:
-        self.pulls += 1
-        settings = self._settings
-        fields = {
-            "consumerGroup": settings.group,
-            "topic": self._range.topic,
-            "queueId": str(self._range.queue_id),
-            "queueOffset": str(window.at),
-            "maxMsgNums": str(window.end - window.at),
-            "sysFlag": str(SUBSCRIPTION_FLAG),
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subscription": settings.expression,
-            "subVersion": "0",
-            "expressionType": settings.expression_type,
-            "bname": self._range.broker_name,
-        }
-        return RemotingCommand(RequestCode.PULL_MESSAGE, fields)

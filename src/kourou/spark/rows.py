@@ -273,11 +273,14 @@ def _any_is_in(batch: Any, values: frozenset[str]) -> Any:
 def _key_lists(keys: Any) -> Any:
     """KEYS, cut at its spaces; an empty list where there is none."""
     kind = _TYPES["array<string>"]
-    if not pc.any(pc.match_substring(keys, KEY_SEPARATOR)).as_py():
-        present = keys.is_valid().to_numpy(zero_copy_only=False)
-        offsets = np.zeros(len(keys) + 1, np.int32)
-        np.cumsum(present, out=offsets[1:])
-        return pa.ListArray.from_arrays(pa.array(offsets), keys.drop_null(), type=kind)
+    _, offsets, data = keys.buffers()
+    end = np.frombuffer(offsets, np.int32)[keys.offset + len(keys)]
+    if end == 0 or not (np.frombuffer(data, np.uint8)[:end] == ord(KEY_SEPARATOR)).any():
+        bounds = np.arange(len(keys) + 1, dtype=np.int32)
+        if keys.null_count:
+            np.cumsum(keys.is_valid().to_numpy(zero_copy_only=False), out=bounds[1:])
+            keys = keys.drop_null()
+        return pa.ListArray.from_arrays(pa.array(bounds), keys, type=kind)
     texts = keys.to_pylist()
     return pa.array([[key for key in (text or "").split(KEY_SEPARATOR) if key] for text in texts], kind)
 
