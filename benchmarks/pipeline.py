@@ -20,10 +20,10 @@ from benchmarks.common import Row, messages, open_store, scratch
 if TYPE_CHECKING:
     from kourou.store import MessageStore
 
-LOG_BYTES = int(os.environ.get("BENCH_PIPELINE_BYTES", 512 * 1024 * 1024))
+LOG_BYTES = int(os.environ.get("BENCH_PIPELINE_BYTES", 1024**3))
 BODY_BYTES = 128
 ROUNDS = 3
-SINK_ROWS = 300_000
+SINK_ROWS = 1_000_000
 TOPICS = 14  # so that one of them is 7 % of the log
 NARROW = ["topic", "queueId", "queueOffset", "physicalOffset", "storeTimestamp", "bornTimestamp", "sysFlag",
           "reconsumeTimes", "tags", "keys", "body"]  # fmt: skip
@@ -157,20 +157,22 @@ def _broker_rows(spark: Any) -> list[Row]:
     # Java's sizes: small files would be made all the time.
     sizes = {"mappedFileSizeCommitLog": str(1024**3), "mappedFileSizeConsumeQueue": str(20 * 300_000)}
     with Cluster(config=sizes) as cluster:
-        frame = spark.range(SINK_ROWS).selectExpr(
-            f"rpad(concat(id, ' ', md5(string(id))), {BODY_BYTES}, '-') AS body",
-            "'TagA' AS tags",
-            "array(concat('order-', id)) AS keys",
-        )
 
-        def send(topic: str) -> float:
+        def rows(count: int) -> Any:
+            return spark.range(count).selectExpr(
+                f"rpad(concat(id, ' ', md5(string(id))), {BODY_BYTES}, '-') AS body",
+                "'TagA' AS tags",
+                "array(concat('order-', id)) AS keys",
+            )
+
+        def send(topic: str, count: int) -> float:
             cluster.create_topic(topic, queues=8)
-            writer = frame.write.format("rocketmq").mode("append").option("namesrv", cluster.namesrv)
-            return _timed(SINK_ROWS, lambda: writer.option("topic", topic).save())
+            writer = rows(count).write.format("rocketmq").mode("append").option("namesrv", cluster.namesrv)
+            return _timed(count, lambda: writer.option("topic", topic).save())
 
-        send("first")  # until the workers run
-        sent = send("bench")
-        noop = _timed(SINK_ROWS, lambda: _drain(frame))
+        send("first", SINK_ROWS // 20)  # until the workers run
+        sent = send("bench", SINK_ROWS)
+        noop = _timed(SINK_ROWS, lambda: _drain(rows(SINK_ROWS)))
         store = str(cluster.directory / "broker-a")  # type: ignore[operator]
 
         def pull(columns: list[str]) -> Any:
@@ -254,7 +256,7 @@ def _rates(count: int, *frames: Any) -> list[float]:
     compared with another machine.
     """
     rates = [0.0] * len(frames)
-    for _ in range(2 * ROUNDS):
+    for _ in range(3 * ROUNDS):
         for number, frame in enumerate(frames):
             rates[number] = max(rates[number], _timed(count, partial(_drain, frame)))
     return rates

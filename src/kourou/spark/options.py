@@ -75,11 +75,11 @@ class Options:
             raise OptionError(name, f"{value} is less than {least}")
         return value
 
-    def size(self, name: str, default: int) -> int:
+    def size(self, name: str) -> int | None:
         """A number of bytes, which may end in k, m or g."""
         text = self._values.get(name, "").strip().lower().removesuffix("b")
         if not text:
-            return default
+            return None
         unit = {"k": 1024, "m": 1024**2, "g": 1024**3}.get(text[-1:], 1)
         digits = text if unit == 1 else text[:-1]
         if not digits.isdecimal() or int(digits) == 0:

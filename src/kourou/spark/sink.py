@@ -90,7 +90,7 @@ class SinkSettings:
         options = Options(given, SINK_OPTIONS)
         options.refuse(("path", "paths"), "a sink writes to brokers")
         net_settings(options)  # refused here, not in every task
-        batch_bytes = options.size("batchSize", BATCH_BYTES)
+        batch_bytes = options.size("batchSize") or BATCH_BYTES
         if batch_bytes > MAX_BATCH_BYTES:
             raise OptionError("batchSize", f"brokers take no more than {MAX_BATCH_BYTES} bytes")
         topic = options.text("topic")

@@ -147,7 +147,7 @@ class StoreRoad:
     """Reads store directories."""
 
     def __init__(self, given: dict[str, str], names: tuple[str, ...]) -> None:
-        from kourou.spark.store_plan import RANGE_BYTES, READ_BY, StoreOptions, split_paths
+        from kourou.spark.store_plan import READ_BY, StoreOptions, split_paths
 
         options = Options(given, STORE_OPTIONS)
         path = options.text("path") or options.text("paths") or ""
@@ -158,7 +158,7 @@ class StoreRoad:
             paths=split_paths(path),
             config_file=options.text("brokerConf"),
             broker_name=options.text("brokerName"),
-            range_bytes=options.size("rangeBytes", RANGE_BYTES),
+            range_bytes=options.size("rangeBytes"),
             read_by=options.choice("readBy", READ_BY, "auto"),
         )
         self.wanted = Wanted(

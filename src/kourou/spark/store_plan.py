@@ -36,7 +36,10 @@ from kourou.store.offline.directory import LogFile, StoreDirectory
 from kourou.store.offline.log_scan import log_end
 from kourou.store.offline.queue_files import BLANK_SIZE, QueueFiles
 
-RANGE_BYTES = 64 * 1024 * 1024
+# A task costs Spark ten milliseconds: ranges are as long as Spark's own of Parquet where there are many, and
+# shorter where there would be fewer than RANGES.
+RANGE_BYTES, SHORT_RANGE_BYTES = 128 * 1024 * 1024, 64 * 1024 * 1024
+RANGES = 8
 # Queues are read where they name less than this part of the log: gathering costs more than reading on.
 QUEUES_SHARE = 0.25
 # Store times rise with the log, but for clocks that were set back; ranges are left out with this to spare.
@@ -87,7 +90,7 @@ class StoreOptions:
     paths: tuple[str, ...]
     config_file: str | None = None
     broker_name: str | None = None
-    range_bytes: int = RANGE_BYTES
+    range_bytes: int | None = None  # by the size of the log
     read_by: str = "auto"
 
     def config(self) -> MessageStoreConfig | None:
@@ -129,6 +132,8 @@ class _Planner:
         self._wanted = wanted
         self._options = options
         self.end = log_end(store).offset
+        by_size = max((self.end - store.min_offset) // RANGES, SHORT_RANGE_BYTES)
+        self._range_bytes = options.range_bytes or min(by_size, RANGE_BYTES)
 
     def parts(self) -> list[StorePart]:
         """The parts that hold everything that is wanted."""
@@ -159,7 +164,7 @@ class _Planner:
                 yield from self._ranges_of(file, low, high)
 
     def _ranges_of(self, file: LogFile, low: int, high: int) -> Iterator[StoreRange]:
-        step = self._options.range_bytes
+        step = self._range_bytes
         starts = list(range(low, high, step))
         times = [self._time_at(file, start, high) for start in starts] if self._wanted.has_time else []
         for number, start in enumerate(starts):
@@ -227,7 +232,7 @@ class _Planner:
     def _windows(self, offsets: NDArray[np.int64], sizes: NDArray[np.int32]) -> Iterator[StorePlaces]:
         if len(offsets) == 0:
             return
-        window = np.cumsum(sizes, dtype=np.int64) // self._options.range_bytes
+        window = np.cumsum(sizes, dtype=np.int64) // self._range_bytes
         for rows in np.split(np.arange(len(offsets)), np.flatnonzero(np.diff(window)) + 1):
             yield StorePlaces(self._store.root, offsets[rows].tobytes(), sizes[rows].tobytes())
 

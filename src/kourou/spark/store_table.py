@@ -46,7 +46,7 @@ def read_store(
     begin, end: store times, the end not included; aware datetimes or milliseconds since 1970.
     keys: only messages with one of these keys, or with this unique id; found through the index.
     """
-    from kourou.spark.store_plan import RANGE_BYTES, StoreOptions, plan
+    from kourou.spark.store_plan import StoreOptions, plan
 
     names = check_columns(columns or ALL_COLUMNS)
     wanted = Wanted(
@@ -60,7 +60,7 @@ def read_store(
         config_file=config_file,
         broker_name=broker_name,
         read_by=read_by,
-        range_bytes=range_bytes or RANGE_BYTES,
+        range_bytes=range_bytes,
     )
     parts = plan(options, wanted)
     read = _reader(parts, options, wanted, names, decompress, check_crc, fail_on_data_loss)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -17,7 +16,7 @@ from kourou.store.consume_queue_ext import ExtUnit
 from kourou.store.disk import physical_memory_bytes
 from kourou.store.index_file import TAG_TYPE
 from kourou.store.queue_store import AnyQueue
-from kourou.store.status import GetMessageResult, GetMessageStatus, QueryMessageResult
+from kourou.store.status import GetMessageResult, GetMessageStatus, Places, QueryMessageResult
 
 if TYPE_CHECKING:
     from kourou.store.message_store import MessageStore
@@ -185,8 +184,8 @@ def _take_all(
     if count <= 0 or offset < low:
         return None
     limit = min(max_size, config.max_transfer_bytes_on_message_in_memory)
-    offsets: Sequence[int]
-    sizes: Sequence[int]
+    offsets: Places
+    sizes: Places
     if count < len(_UNPACKERS):
         flat = _UNPACKERS[count](queue_file.view, at)
         offsets, sizes = flat[0::3], flat[1::3]
@@ -199,9 +198,9 @@ def _take_all(
         count = int(np.searchsorted(ends, limit, "right"))
         if count == 0:
             return None
-        offsets, sizes = entries["offset"][:count].tolist(), entries["size"][:count].tolist()
+        offsets, sizes = entries["offset"][:count].astype(np.int64), entries["size"][:count].astype(np.int64)
         total = int(ends[count - 1])
-    first, end = offsets[0], offsets[-1] + sizes[-1]
+    first, end = int(offsets[0]), int(offsets[-1] + sizes[-1])
     file = last if first >= last.base else log_files.find(first)
     if (
         file is None
@@ -212,7 +211,11 @@ def _take_all(
     result = GetMessageResult(GetMessageStatus.FOUND, offset + count, low, offset + high)
     result.view = file.view
     base = file.base
-    result.places = ([place - base for place in offsets] if base else offsets, sizes)
+    if isinstance(offsets, np.ndarray):
+        offsets = offsets - base
+    elif base:
+        offsets = [place - base for place in offsets]
+    result.places = offsets, sizes
     result.message_count = count
     result.buffer_total_size = total
     store.stats.get_found += 1

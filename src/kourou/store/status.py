@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 class PutMessageStatus(Enum):
     """The outcome of a put (PutMessageStatus)."""
@@ -96,6 +99,9 @@ class PutMessageResult:
         )
 
 
+# Numbers of many records: an array where there are so many that looking at each would take long.
+Places = Sequence[int] | NDArray[np.int64]
+
 PutCallback = Callable[[PutMessageStatus], None]
 
 
@@ -126,7 +132,7 @@ class GetMessageResult:
         self.max_offset = max_offset
         self._records: list[memoryview] | None = None
         self.view: memoryview | None = None  # with places: the log file that they are in
-        self.places: tuple[Sequence[int], Sequence[int]] | None = None  # positions and sizes in it
+        self.places: tuple[Places, Places] | None = None  # positions and sizes in it
         self._queue_offsets: list[int] | None = None
         self.message_count = 0
         self.buffer_total_size = 0
@@ -158,7 +164,17 @@ class GetMessageResult:
             first = self.places[0][0]
             if self.places[0][-1] + self.places[1][-1] - first == self.buffer_total_size:
                 return [self.view[first : first + self.buffer_total_size]]
+            if isinstance(self.places[0], np.ndarray):
+                return self._runs(self.view, *self.places)
         return self.records
+
+    @staticmethod
+    def _runs(view: memoryview, positions: Places, sizes: Places) -> list[memoryview]:
+        """A slice for all records that lie behind each other, as those of a batch do."""
+        starts, ends = np.asarray(positions), np.asarray(positions) + sizes
+        first = np.flatnonzero(np.append(True, starts[1:] != ends[:-1]))
+        last = np.append(first[1:], len(starts)) - 1
+        return [view[start:end] for start, end in zip(starts[first].tolist(), ends[last].tolist())]
 
 
 @dataclass(slots=True)

@@ -152,12 +152,13 @@ def _new_parts(
 def _new_of_store(
     source: Input, path: str, offsets: Mapping[str, Any], topics: Collection[str] | None
 ) -> tuple[list[Any], Reader, dict[str, Any]]:
-    from kourou.spark.store_plan import StoreOptions, plan_behind
+    from kourou.spark.store_plan import SHORT_RANGE_BYTES, StoreOptions, plan_behind
 
     options = StoreOptions(
         paths=(path,),
         config_file=source.options.get("brokerConf"),
         broker_name=source.options.get("brokerName"),
+        range_bytes=SHORT_RANGE_BYTES,  # a task holds what it writes
     )
     wanted = Wanted(topics=None if topics is None else frozenset(topics))
     key = os.path.abspath(path)
