@@ -24,6 +24,7 @@ LOG_BYTES = int(os.environ.get("BENCH_PIPELINE_BYTES", 1024**3))
 BODY_BYTES = 128
 ROUNDS = 3
 SINK_ROWS = 1_000_000
+MESSAGES_A_PULL = (32, 1024)  # what brokers give by default, and what they may be told to
 TOPICS = 14  # so that one of them is 7 % of the log
 NARROW = ["topic", "queueId", "queueOffset", "physicalOffset", "storeTimestamp", "bornTimestamp", "sysFlag",
           "reconsumeTimes", "tags", "keys", "body"]  # fmt: skip
@@ -150,7 +151,9 @@ def _drain(frame: Any) -> None:
 
 
 def _broker_rows(spark: Any) -> list[Row]:
+    from kourou.remoting.codes import RequestCode
     from kourou.spark import read_store
+    from kourou.spark.channel import NetSettings, call
     from kourou.spark.schema import ddl
     from kourou.testing import Cluster
 
@@ -180,11 +183,16 @@ def _broker_rows(spark: Any) -> list[Row]:
             return reader.option("topic", "bench").load()
 
         reads = []
-        for name, columns in (("11 columns", NARROW), ("4 columns", FOUR)):
-            scanned, pulled = _rates(
-                SINK_ROWS, read_store(spark, store, columns, topics="bench"), pull(columns)
-            )
-            reads.append(_row(f"broker read, {name}", pulled, scanned, 0.5, "read_store of the same"))
+        for most in MESSAGES_A_PULL:
+            setting = f"maxTransferCountOnMessageInMemory={most}".encode()
+            address = cluster.broker_addresses[0]
+            call(address, NetSettings(), RequestCode.UPDATE_BROKER_CONFIG, {}, "its settings", setting)
+            for name, columns in (("11 columns", NARROW), ("4 columns", FOUR)):
+                scanned, pulled = _rates(
+                    SINK_ROWS, read_store(spark, store, columns, topics="bench"), pull(columns)
+                )
+                what = f"broker read, {name}, {most} a pull"
+                reads.append(_row(what, pulled, scanned, 0.5, "read_store of the same"))
         return [
             *reads,
             Row("sink into a broker", sent, noop, "rows/s", "the same rows to nowhere", 100_000),
