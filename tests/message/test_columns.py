@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import random
 import tracemalloc
 
 import pytest
@@ -123,7 +124,12 @@ alike = st.one_of(
 
 @given(
     st.lists(alike, min_size=1, max_size=6),
-    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 15), st.sampled_from("ab\x01\x02")), max_size=24),
+    st.lists(
+        st.tuples(
+            st.integers(0, 5), st.integers(0, 15), st.sampled_from(["a", "b", "\x01", "\x02", "", "ab"])
+        ),
+        max_size=24,
+    ),
 )
 @example(
     ["a\x01b\x02", "ab\x01ab\x02", "b\x01\x01b\x02a\x01b\x02"], [(0, 2, "\x01"), (1, 3, "b"), (2, 3, "a")]
@@ -131,7 +137,7 @@ alike = st.one_of(
 @example(["a\x01bb\x02"], [(0, 3, "\x02"), (0, 3, "\x01"), (0, 3, "a")])
 @example(["a\x01b\x02a\x01a\x02"], [(0, 4, "b"), (0, 0, "b"), (0, 2, "\x02"), (0, 9, "a")])
 def test_properties_that_are_alike_are_told_apart(models, changes):
-    """Given properties that follow one another and differ in a character, then each row has its own."""
+    """Given properties that differ in a character or two from those before, then each row has its own."""
     texts = list(models)
     for which, at, character in changes:
         model = models[which % len(models)]
@@ -144,6 +150,32 @@ def test_properties_that_are_alike_are_told_apart(models, changes):
     assert [len(row) for row in batch.column("properties").to_pylist()] == [len(row) for row in decoded]
     for name in ("a", "ab"):
         assert batch.column(f"properties.{name}").to_pylist() == [row.get(name) for row in decoded]
+
+
+def test_properties_of_any_length_are_told_apart_wherever_they_stand():
+    """Given long stretches of values of the same and of other lengths, and some rows of other names."""
+    chance = random.Random(7)
+    odd = [
+        "",
+        "a\x01\x02KEYS\x01k\x02ab\x01x",
+        "ab\x01y\x02a\x01x\x02a\x01z\x02",
+        "b\x01\x01\x02",
+        "a\x01x\x02KEYS\x01",
+    ]
+    texts = []
+    for number in range(1500):
+        varied = number // 200 % 2
+        value = "v" * (chance.randint(1, 30) if varied else 5)
+        last = chance.choice(["", "\x02"]) if varied else "\x02"
+        texts.append(f"a\x01{value}\x02KEYS\x01{number:05}\x02ab\x01{value[::2]}{last}")
+        if chance.random() < 0.02:
+            texts.append(chance.choice(odd))
+    log = b"".join(encode_raw(simple_message(), b"t", text.encode()) for text in texts)
+    batch, _ = columns.read_columns(log, columns=["properties", "keys", "properties.ab"])
+    decoded = [decode_properties(text) for text in texts]
+    assert [dict(row) for row in batch.column("properties").to_pylist()] == decoded
+    assert batch.column("keys").to_pylist() == [row.get("KEYS") for row in decoded]
+    assert batch.column("properties.ab").to_pylist() == [row.get("ab") for row in decoded]
 
 
 def test_columns_do_not_need_the_bytes_they_were_read_from(golden_store):

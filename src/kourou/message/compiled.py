@@ -109,15 +109,15 @@ class CompiledRows(columns.Rows):
 
     def properties(self) -> Any:
         data, starts = self._data, self._records.properties_start
-        shape_of_row, models, bounds, slots = self._shapes
+        shape_of_row, models, kin, bounds, slots = self._shapes
         row_bounds = _empty(len(starts) + 1, np.int32)
-        in_shapes, in_names, in_values = kernels.slot_bytes(shape_of_row, bounds, slots, row_bounds)
+        in_kin, in_names, in_values = kernels.slot_bytes(shape_of_row, kin, bounds, slots, row_bounds)
         blob, names, values = (
-            _empty(int(size) + kernels.WORD, np.uint8) for size in (in_shapes, in_names, in_values)
+            _empty(int(size) + kernels.WORD, np.uint8) for size in (in_kin, in_names, in_values)
         )
         name_offsets, value_offsets = (_empty(int(row_bounds[-1]) + 1, np.int32) for _ in range(2))
         seen = kernels.gather_names(
-            data, shape_of_row, models, bounds, slots, blob, _words(blob), name_offsets, _words(names)
+            data, shape_of_row, models, kin, bounds, slots, blob, _words(blob), name_offsets, _words(names)
         )
         seen |= kernels.gather_values(
             data, _words(data), starts, shape_of_row, bounds, slots, value_offsets, values, _words(values)
@@ -140,21 +140,20 @@ class CompiledRows(columns.Rows):
         return columns.unchecked_string(array) if is_ascii else super().property(name)
 
     @cached_property
-    def _shapes(self) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
-        """The shape of each row, and of each shape its model, bounds and slots: see `kernels.shapes`."""
+    def _shapes(self) -> tuple[NDArray[Any], ...]:
+        """The shape of each row, and of the shapes models, kin, bounds and slots: see `kernels.shapes`."""
+        data, rows = self._data, len(self._records)
         starts, lengths = self._records.properties_start, self._records.properties_length
-        rows = len(starts)
-        shape_of_row, models, bounds = (
-            _empty(rows, np.int32),
-            _empty(rows, np.int64),
-            _empty(rows + 1, np.int32),
-        )
+        shape_of_row, kin, bounds = (_empty(rows + 1, np.int32) for _ in range(3))
+        models = _empty(rows, np.int64)
         room = _PROPERTIES_OF_A_ROW * rows
         while True:
             slots = _empty(4 * room, np.int32).reshape(4, room)
-            count = kernels.shapes(self._data, starts, lengths, shape_of_row, models, bounds, slots)
+            count = kernels.shapes(
+                data, _words(data), starts, lengths, shape_of_row, models, kin, bounds, slots
+            )
             if count >= 0:
-                return shape_of_row, models[:count], bounds[: count + 1], slots
+                return shape_of_row[:rows], models[:count], kin[:count], bounds[: count + 1], slots
             room *= 2
 
 

@@ -28,6 +28,7 @@ _PHYSICAL_OFFSET_AT = codec.PHYSICAL_OFFSET_AT
 _AHEAD, _LINE = 4096, 64  # bytes
 _LONGEST_PROPERTIES = 0x7FFF
 _RECENT = 4  # shapes of properties that the next row is compared with
+_PATIENCE = 64  # rows
 _HEADER_SIZE, _IPV6_EXTRA = codec.HEADER_SIZES[0], codec.IPV6_EXTRA
 
 
@@ -238,16 +239,19 @@ def _has_shape(data: Any, start: int, model: int, is_value: Any, length: int) ->
 
 @_compiled
 def shapes(
-    data: Any, starts: Any, lengths: Any, shape_of_row: Any, models: Any, bounds: Any, slots: Any
-) -> Any:
+    data: Any, words: Any, starts: Any, lengths: Any, shape_of_row: Any, models: Any, kin: Any, bounds: Any,
+    slots: Any,
+) -> Any:  # fmt: skip
     """The shape of the properties of each row: how many shapes there are, or -1 if there is no room.
 
-    Messages of a kind follow one another: their properties are equal but for values of the same length. What
-    is the same is found once, in a model, and looked up for the others, which is a tenth of the work.
+    Messages of a kind follow one another: often their properties are equal but for values of the same length,
+    and nearly always they have the same names. What is the same is found once, in a model, and looked up for
+    the others.
 
-    models: where the properties of each shape's model begin. bounds: where its slots begin, and where those
-    of the last end. slots: four rows, for start (from that of the properties on) and length of name and
-    value; a name that comes twice is there once, with its last value.
+    models: where the properties of each shape's model begin. kin: the first shape that has the same names.
+    bounds: where its slots begin, and where those of the last end. slots: four rows, for start (from that of
+    the properties on) and length of name and value; a name that comes twice is there once, with its last
+    value.
     """
     count, total = np.int64(0), np.int64(0)
     bounds[0] = 0
@@ -255,25 +259,41 @@ def shapes(
     recent = np.full(_RECENT, -1, np.int64)  # shapes, the oldest is replaced
     recent_lengths = np.full(_RECENT, -1, np.int64)
     is_value = np.empty((_RECENT, _LONGEST_PROPERTIES + 1), np.uint8)
-    last, oldest = 0, 0
+    last, oldest, missed = 0, 0, 0
     for row in range(len(starts)):
         start, length = np.int64(starts[row]), np.int64(lengths[row])
         found = -1
-        for step in range(_RECENT):
-            place = (last + step) % _RECENT
-            if recent_lengths[place] == length and _has_shape(
-                data, start, models[recent[place]], is_value[place], length
-            ):
-                found = place
-                break
+        # Where lengths are never the same it does not pay to look for the same shape: once in a while only.
+        looks = missed < _PATIENCE or missed % _PATIENCE < _RECENT
+        if looks:
+            for step in range(_RECENT):
+                place = (last + step) % _RECENT
+                if recent_lengths[place] == length and _has_shape(
+                    data, start, models[recent[place]], is_value[place], length
+                ):
+                    found = place
+                    break
+        missed = 0 if found >= 0 else missed + 1
         if found < 0:
-            found, oldest = oldest, (oldest + 1) % _RECENT
-            end = _slots(data, start, length, separators, is_value[found], slots, total)
+            end, relative = np.int64(-1), np.int64(0)
+            if count > 0:
+                relative = np.int64(kin[recent[last]])
+                model, first, after = models[relative], bounds[relative], bounds[relative + 1]
+                end = _same_names(data, words, start, length, model, first, after, slots, total)
             if end < 0:
-                return -1
+                relative = count
+                end = _slots(data, start, length, separators, slots, total)
+                if end < 0:
+                    return -1
+            found, oldest = oldest, (oldest + 1) % _RECENT
+            recent_lengths[found] = -1
+            if looks:
+                recent_lengths[found] = length
+                _mark_values(data, start, length, slots, total, end, is_value[found])
             total = end
             models[count] = start
-            recent[found], recent_lengths[found] = count, length
+            kin[count] = relative
+            recent[found] = count
             count += 1
             bounds[count] = total
         last = found
@@ -282,10 +302,58 @@ def shapes(
 
 
 @_compiled
-def _slots(data: Any, start: int, length: int, separators: Any, is_value: Any, slots: Any, first: int) -> Any:
+def _same_names(
+    data: Any, words: Any, start: int, length: int, model: int, first: int, after: int, slots: Any, total: int
+) -> Any:
+    """The slots of a row that has the names of a model, one pair behind the other; where they end, or -1."""
+    if total + after - first > slots.shape[1] or start + length + WORD > len(data):
+        return -1
+    at = np.int64(0)
+    for slot in range(first, after):
+        name_length = np.int64(slots[1, slot])
+        begin = at + name_length + 1
+        if begin >= length or data[start + begin - 1] != 1:
+            return -1
+        if not _is_same(data, start + at, data, model + slots[0, slot], name_length):
+            return -1
+        end = begin
+        while end < length:
+            other = words[start + end] ^ np.uint64(0x0202020202020202)
+            hit = (other - np.uint64(0x0101010101010101)) & ~other & np.uint64(0x8080808080808080)
+            if hit == 0:
+                end += 8
+                continue
+            while hit & np.uint64(0xFF) == 0:
+                hit >>= np.uint64(8)
+                end += 1
+            break
+        end = min(end, np.int64(length))
+        if end == begin:
+            return -1
+        slots[0, total] = at
+        slots[1, total] = name_length
+        slots[2, total] = begin
+        slots[3, total] = end - begin
+        total += 1
+        at = end + 1
+    return total if at >= length else -1
+
+
+@_compiled
+def _mark_values(
+    data: Any, start: int, length: int, slots: Any, first: int, after: int, is_value: Any
+) -> Any:
+    """Which bytes may be others in a row of the same shape."""
+    is_value[:length] = 0
+    for slot in range(first, after):
+        for at in range(slots[2, slot], slots[2, slot] + slots[3, slot]):
+            is_value[at] = np.uint8(0 if data[start + at] == 1 else 0xFF)
+
+
+@_compiled
+def _slots(data: Any, start: int, length: int, separators: Any, slots: Any, first: int) -> Any:
     """The names and values of one row, from `first` on; where they end, or -1 if there is no room."""
     count = _find_separators(data, start, length, separators)
-    is_value[:length] = 0
     total = first
     begin, middle = 0, -1
     for index in range(count + 1):
@@ -301,8 +369,6 @@ def _slots(data: Any, start: int, length: int, separators: Any, is_value: Any, s
             slots[1, total] = middle - begin
             slots[2, total] = middle + 1
             slots[3, total] = at - middle - 1
-            for inside in range(middle + 1, at):
-                is_value[inside] = np.uint8(0 if data[start + inside] == 1 else 0xFF)
             total += 1
         begin, middle = at + 1, -1
     return _drop_repeats(data, start, slots, first, total)
@@ -328,21 +394,28 @@ def _drop_repeats(data: Any, start: int, slots: Any, first: int, total: int) -> 
 
 @_compiled
 def find(
-    data: Any, starts: Any, shape_of_row: Any, models: Any, bounds: Any, slots: Any, name: Any,
+    data: Any, starts: Any, shape_of_row: Any, models: Any, kin: Any, bounds: Any, slots: Any, name: Any,
     out_starts: Any, out_lengths: Any,
 ) -> Any:  # fmt: skip
     """The value of one property in each row, by its shape; how many rows have it.
 
     The length is -1 where there is none.
     """
-    count = len(bounds) - 1
+    count = len(kin)
     places, sizes = np.zeros(count, np.int64), np.full(count, -1, np.int64)
+    found = np.full(count, -1, np.int64)  # which slot of the shape, the same for its kin
     for shape in range(count):
-        for slot in range(bounds[shape], bounds[shape + 1]):
-            at = models[shape] + slots[0, slot]
-            if slots[1, slot] == len(name) and _is_same(data, at, name, 0, len(name)):
-                places[shape], sizes[shape] = slots[2, slot], slots[3, slot]
-                break
+        if kin[shape] == shape:
+            for slot in range(bounds[shape], bounds[shape + 1]):
+                at = models[shape] + slots[0, slot]
+                if slots[1, slot] == len(name) and _is_same(data, at, name, 0, len(name)):
+                    found[shape] = slot - bounds[shape]
+                    break
+        else:
+            found[shape] = found[kin[shape]]
+        if found[shape] >= 0:
+            slot = bounds[shape] + found[shape]
+            places[shape], sizes[shape] = slots[2, slot], slots[3, slot]
     with_it = 0
     for row in range(len(starts)):
         shape = shape_of_row[row]
@@ -353,18 +426,20 @@ def find(
 
 
 @_compiled
-def slot_bytes(shape_of_row: Any, bounds: Any, slots: Any, row_bounds: Any) -> Any:
-    """How many bytes the names of all shapes, of all rows, and the values of all rows have.
+def slot_bytes(shape_of_row: Any, kin: Any, bounds: Any, slots: Any, row_bounds: Any) -> Any:
+    """How many bytes the names of all kin, the names of all rows, and the values of all rows have.
 
     row_bounds: where the properties of each row begin.
     """
-    count = len(bounds) - 1
+    count = len(kin)
     names_of, values_of = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    in_kin, names, values, total = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     for shape in range(count):
         for slot in range(bounds[shape], bounds[shape + 1]):
             names_of[shape] += slots[1, slot]
             values_of[shape] += slots[3, slot]
-    names, values, total = np.int64(0), np.int64(0), np.int64(0)
+        if kin[shape] == shape:
+            in_kin += names_of[shape]
     row_bounds[0] = 0
     for row in range(len(shape_of_row)):
         shape = shape_of_row[row]
@@ -372,30 +447,33 @@ def slot_bytes(shape_of_row: Any, bounds: Any, slots: Any, row_bounds: Any) -> A
         values += values_of[shape]
         total += bounds[shape + 1] - bounds[shape]
         row_bounds[row + 1] = total
-    return names_of.sum(), names, values
+    return in_kin, names, values
 
 
 @_compiled
 def gather_names(
-    data: Any, shape_of_row: Any, models: Any, bounds: Any, slots: Any, blob: Any, blob_words: Any,
+    data: Any, shape_of_row: Any, models: Any, kin: Any, bounds: Any, slots: Any, blob: Any, blob_words: Any,
     out_offsets: Any, out_words: Any,
 ) -> Any:  # fmt: skip
-    """The names of all properties, as by `gather`. Those of a shape are put together once, in `blob`."""
-    count = len(bounds) - 1
-    blob_bounds = np.zeros(count + 1, np.int64)
+    """The names of all properties, as by `gather`. Those of kin are put together once, in `blob`."""
+    count = len(kin)
+    blob_starts, blob_lengths = np.zeros(count, np.int64), np.zeros(count, np.int64)
     seen, end = np.uint8(0), np.int64(0)
     for shape in range(count):
+        if kin[shape] != shape:
+            continue
+        blob_starts[shape] = end
         for slot in range(bounds[shape], bounds[shape + 1]):
             for at in range(slots[1, slot]):
                 byte = data[models[shape] + slots[0, slot] + at]
                 blob[end] = byte
                 seen |= byte
                 end += 1
-        blob_bounds[shape + 1] = end
+        blob_lengths[shape] = end - blob_starts[shape]
     to, item = np.int64(0), np.int64(0)
     for row in range(len(shape_of_row)):
-        shape = shape_of_row[row]
-        start, length = blob_bounds[shape], blob_bounds[shape + 1] - blob_bounds[shape]
+        shape = kin[shape_of_row[row]]
+        start, length = blob_starts[shape], blob_lengths[shape]
         for at in range(0, length, 8):
             out_words[to + at] = blob_words[start + at]
         within = to
