@@ -56,7 +56,6 @@ log = logging.getLogger(__name__)
 DLQ_QUEUES = 1
 V3_4_9 = 121  # clients since then say themselves how often a message may be retried
 
-
 _MAX_INT_DIGITS = 9
 BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
 

@@ -105,7 +105,7 @@ class RemotingCommand:
         self._ext_fields = ext_fields  # None: the header has no extFields at all
         self.body = body
         self.remark = remark
-        self.opaque = _next_opaque() & 0x7FFFFFFF if opaque is None else opaque
+        self.opaque = new_opaque() if opaque is None else opaque
         self.flag = flag
         self.language = language
         self.version = version
