@@ -98,15 +98,16 @@ def write_conf(directory, config):
     return str(path)
 
 
+@pytest.mark.parametrize("is_said", [True, False], ids=["said in the log", "as Java does it"])
 @pytest.mark.parametrize("ext", [False, True])
-def test_queues_that_begin_late_anew_or_are_gone(spark, tmp_path, ext):
+def test_queues_that_begin_late_anew_or_are_gone(spark, tmp_path, ext, is_said):
     config = small_config(tmp_path, enable_consume_queue_ext=ext)
     root = Path(config.store_path_root_dir)
     with open_store(config) as store:
         put(store, *(message("gone", 1, b"x") for _ in range(7)))
         put(store, *(message("made-anew", 0, b"old") for _ in range(30)))
         put(store, *(message("late", 0, bytes(4096)) for _ in range(40)))
-        store.delete_topics({"made-anew"})
+        store.delete_topics({"made-anew"}) if is_said else store.queues.delete_topic("made-anew")
         put(store, *(message("made-anew", 0, b"new") for _ in range(10)))
     conf = write_conf(tmp_path, config)
     (root / "commitlog" / ("0" * 20)).unlink()

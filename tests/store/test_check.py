@@ -316,10 +316,21 @@ def test_a_topic_that_was_deleted_has_no_queue_and_that_is_right(plain):
 
 
 def test_a_topic_that_was_deleted_and_made_anew(tmp_path):
+    config = small_config(tmp_path, enable_lmq=True, enable_multi_dispatch=True)
+    light = {"INNER_MULTI_DISPATCH": "%LMQ%a"}
+    with open_store(config) as store:
+        put(store, *(message("topic", 0, b"old", **light) for _ in range(30)))
+        store.delete_topics({"topic", "%LMQ%a"})
+        put(store, *(message("topic", 0, b"new", **light) for _ in range(10)))
+
+    assert run(Path(config.store_path_root_dir), config).findings == []
+
+
+def test_a_topic_that_was_deleted_by_who_does_not_say_so_in_the_log(tmp_path):
     config = small_config(tmp_path)
     with open_store(config) as store:
         put(store, *(message("topic", 0, b"old") for _ in range(30)))
-        store.delete_topics({"topic"})
+        store.queues.delete_topic("topic")
         put(store, *(message("topic", 0, b"new") for _ in range(10)))
 
     found = run(Path(config.store_path_root_dir), config)

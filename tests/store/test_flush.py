@@ -268,7 +268,7 @@ def test_messages_put_after_their_topic_was_deleted_are_seen_and_those_before_ar
 ) -> None:
     """The old ones still wait for the disk when the topic goes; queue offsets begin at 0 again."""
     put(sync_store, *[message(body=b"old") for _ in range(3)])
-    assert sync_store.delete_topics({"topic"}) == 1
+    sync_store.delete_topics({"topic"})
     put(sync_store, message(body=b"new 0"))
     sync_store.flusher.flush()
     put(sync_store, *[message(body=b"new %d" % number) for number in range(1, 5)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
+from kourou.store.queue_store import DELETION_TOPIC
 
 # Topics of the broker itself
 AUTO_CREATE_TOPIC = "TBW102"  # the pattern of topics that a send creates
@@ -54,6 +55,7 @@ NOT_ALLOWED_SEND_TOPICS = frozenset(
         TRANS_CHECK_MAX_TIME_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_EVENT,
+        DELETION_TOPIC,
     }
 )
 

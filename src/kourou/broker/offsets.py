@@ -7,12 +7,16 @@ Kept in consumerOffset.json; where light queues are enabled, in lmqConsumerOffse
 
 A light queue has one queue, so that its offset stands alone. Pull offsets, how far a group has been sent, are
 written but not read: after a restart nothing is on its way.
+
+Where topics were deleted there is "logOffset" too, which is Kourou's own and which Java ignores: where the
+log ended when the offsets were written. Offsets in a topic that the log deletes after that place are of
+messages that are no more. This broker after a crash, and a slave that was sent them, drop them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -49,6 +53,9 @@ class ConsumerOffsets:
         self.data_version = DataVersion(0, 0, clock.now_ms())
         self.dirty = False
         self.on_commit: Callable[[str, int, int], None] | None = None  # hears key, queue and offset
+        # Where the log ends now; None where it deletes no topic.
+        self.log_offset: Callable[[], int | None] = lambda: None
+        self._read_log_offset: int | None = None  # of the file that was read
 
     @property
     def file_name(self) -> str:
@@ -122,6 +129,10 @@ class ConsumerOffsets:
         queues = self.pull_table.get(topic + SEPARATOR + group)
         offset = None if queues is None else queues.get(queue_id)
         return self.query(group, topic, queue_id) if offset is None else offset
+
+    def topics(self) -> set[str]:
+        """The topics that some group has an offset in."""
+        return {key.partition(SEPARATOR)[0] for table in (self.table, self.lmq_table) for key in table}
 
     def topics_of(self, group: str) -> set[str]:
         """The topics that a group has consumed."""
@@ -214,6 +225,13 @@ class ConsumerOffsets:
         """Forget all offsets in a topic."""
         self._remove(lambda name, group: name == topic)
 
+    def forget_deleted(self, deleted_at: Mapping[str, int], recovered_from: int | None) -> None:
+        """Of what was read from the file, forget topics that were deleted after it was written. A file that
+        does not say when that was is taken to be older than all that was recovered after a crash."""
+        since = recovered_from if self._read_log_offset is None else self._read_log_offset
+        for topic in deleted_after(deleted_at, since):
+            self.remove_topic(topic)
+
     def remove_unsubscribed(
         self, is_subscribed: Callable[[str, str], bool], min_offset_of: MinOffsetOf
     ) -> list[str]:
@@ -273,6 +291,9 @@ class ConsumerOffsets:
         ]
         if self._has_lmq:
             parts.append(("lmqOffsetTable", orjson.dumps(self.lmq_table).decode()))
+        log_offset = self.log_offset()
+        if log_offset is not None:
+            parts.append(("logOffset", str(log_offset)))
         parts += [("offsetTable", _text_of(self.table)), ("pullOffsetTable", _text_of(self.pull_table))]
         return ("{" + ",".join([f'"{name}":{text}' for name, text in parts]) + "}").encode()
 
@@ -281,7 +302,20 @@ class ConsumerOffsets:
         table = table_of(value["offsetTable"])
         lmq_table = {key: int(offset) for key, offset in (value.get("lmqOffsetTable") or {}).items()}
         version = DataVersion.from_json(value.get("dataVersion") or {})
+        self._read_log_offset = log_offset_of(value)
         self.table, self.lmq_table, self.data_version = table, lmq_table, version
+
+
+def log_offset_of(value: Any) -> int | None:
+    """Where the log ended when offsets were written; None where they do not say it."""
+    return int(value["logOffset"]) if "logOffset" in value else None
+
+
+def deleted_after(deleted_at: Mapping[str, int], log_offset: int | None) -> set[str]:
+    """The topics that the log deletes at a place or after it; none where that place is not known."""
+    if log_offset is None:
+        return set()
+    return {topic for topic, offset in deleted_at.items() if offset >= log_offset}
 
 
 def table_of(value: Any) -> Table:

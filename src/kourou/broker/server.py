@@ -161,11 +161,15 @@ class Broker:
             for file in self._files.values():
                 file.load()
             self.access.open(self.auth)
-            self.store.load()
+            recovery = self.store.load()
             self.timers.load()
         except BaseException:
             self.store.abandon()
             raise
+        deleted_at = self.store.queues.deleted_at
+        self.offsets.forget_deleted(deleted_at, None if recovery.clean else recovery.start_offset)
+        self.offsets.log_offset = lambda: self.store.commit_log.files.max_wrote if deleted_at else None
+        self.store.on_topic_deleted = self.forget_topic
         self.store.start()
         self.init_max_offset = self.store.commit_log.max_offset  # where the log ended at the start
         self.client = RemotingClient(tls=self._tls, credentials=self.auth.inner)
@@ -444,18 +448,26 @@ class Broker:
         self.puller.configure()
         self._spawn(self.settle("subscriptionGroup.json"))
 
-    def answer_settled(self, connection: Connection, request: RemotingCommand, file: str) -> None:
-        """Answer a request when what it changed is on the disk and, of topics, at the name servers."""
-        self.answer_later(connection, request, self._settled(request, file))
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted: groups that consumed it begin anew with the one that is made again."""
+        self.offsets.remove_topic(topic)
+        if self.slave is not None:
+            self.slave.offsets.remove_topic(topic)
+        self.stats.forget_topic(topic)
+        self.timers.metrics.forget(topic)
 
-    async def _settled(self, request: RemotingCommand, file: str) -> RemotingCommand:
-        await self.settle(file)
+    def answer_settled(self, connection: Connection, request: RemotingCommand, *files: str) -> None:
+        """Answer a request when what it changed is on the disk and, of topics, at the name servers."""
+        self.answer_later(connection, request, self._settled(request, *files))
+
+    async def _settled(self, request: RemotingCommand, *files: str) -> RemotingCommand:
+        await self.settle(*files)
         return request.response()
 
-    async def settle(self, file: str) -> None:
+    async def settle(self, *files: str) -> None:
         """Have a change on the disk and, of topics, at the name servers."""
-        await self.save(file)
-        if file == "topics.json":
+        await self.save(*files)
+        if "topics.json" in files:
             await self.registrar.register_changed()
 
     # Clients

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kourou.broker.config import MASTER_ID, BrokerConfig
 from kourou.broker.groups import SubscriptionGroupConfig
-from kourou.broker.offsets import SEPARATOR, table_of
+from kourou.broker.offsets import SEPARATOR, deleted_after, log_offset_of, table_of
 from kourou.broker.slave_offsets import SlaveOffsets
 from kourou.errors import ConfigError, KourouError
 from kourou.properties_file import parse_properties
@@ -170,8 +170,7 @@ class SlaveService:
         gone = {name for name in changed if topics.get(name) is None and not topics.is_system_topic(name)}
         for name in gone:
             self._broker.offsets.remove_topic(name)
-        # A topic that is made again begins with offset 0, and its queues must, too.
-        self._broker.store.delete_topics(gone)
+        # Their queues stay until the log, which may be ahead of this table or behind it, says what to do.
         self._broker.configure()
         await self._broker.registrar.register_all()
 
@@ -182,6 +181,8 @@ class SlaveService:
             return
         table = value["subscriptionGroupTable"]
         groups = {name: SubscriptionGroupConfig.from_json(entry, name) for name, entry in table.items()}
+        for name in self._broker.groups.groups.keys() - groups.keys():
+            self._broker.offsets.remove_group(name)  # the master says next which offsets it still has
         self._broker.groups.replace_all(groups, value.get("forbiddenTable") or {}, version)
         self._broker.puller.configure()
 
@@ -189,6 +190,8 @@ class SlaveService:
         """Give the master what it has not heard of, then take what it has."""
         value = await self._ask_json(RequestCode.GET_ALL_CONSUMER_OFFSET)
         table = table_of(value["offsetTable"])
+        gone = deleted_after(self._broker.store.queues.deleted_at, log_offset_of(value))
+        table = {key: queues for key, queues in table.items() if key.partition(SEPARATOR)[0] not in gone}
         for key, queue_id, offset in self.offsets.newer_than(table):
             topic, _, group = key.partition(SEPARATOR)
             fields = UpdateConsumerOffset(group, topic, queue_id, offset).fields()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kourou.broker.offsets import Table
+from kourou.broker.offsets import SEPARATOR, Table
 from kourou.remoting import lenient_json
 
 FILE_NAME = "slaveOffset.json"
@@ -33,6 +33,12 @@ class SlaveOffsets:
         if not queues:
             self.table.pop(key, None)
         self.dirty = True
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget all offsets in a topic."""
+        for key in [key for key in self.table if key.partition(SEPARATOR)[0] == topic]:
+            del self.table[key]
+            self.dirty = True
 
     def newer_than(self, table: Table) -> list[tuple[str, int, int]]:
         """Key, queue and offset of what is beyond another table; what is not is forgotten."""

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from kourou.store.config import MessageStoreConfig
-from kourou.store.consume_queue import RESERVE_STEP, QueueEntry, StoreTimes
+from kourou.store.consume_queue import RESERVE_STEP, QueueEntry, StoreTimes, begin_anew
 from kourou.store.disk import Disk
 from kourou.store.mapped_file import MappedFile, MappedFileQueue
 from kourou.store.status import BoundaryType
@@ -66,6 +66,7 @@ class BatchConsumeQueue:
             writable=writable,
             reserve_step=RESERVE_STEP,
         )
+        self.began_at = -1  # where in the log it begins, if it was seen to begin for a second time
         self.max_physic_offset = -1  # of the newest record that has an entry (its begin, not its end)
         self.min_offset = -1
         self.max_offset = 0
@@ -77,6 +78,8 @@ class BatchConsumeQueue:
         """Append the entry of a record; one that is there already is left alone."""
         if physical_offset <= self.max_physic_offset:
             return
+        if base == 0 and self.max_offset:
+            begin_anew(self, physical_offset)
         file = self.files.last_writable(self.files.max_offset)
         file.append(ENTRY.pack(physical_offset, size, tags_code, store_timestamp, base, count, -1, 0))
         self.max_physic_offset = physical_offset

@@ -24,7 +24,7 @@ from kourou.store.consume_queue import ConsumeQueue
 from kourou.store.dispatch import SCHEDULE_TOPIC, DispatchRequest, NotARecord, check_record
 from kourou.store.index_file import IndexService, key_prefixes, positive
 from kourou.store.mapped_file import MappedFile
-from kourou.store.queue_store import ConsumeQueueStore
+from kourou.store.queue_store import DELETION_TOPIC, ConsumeQueueStore
 
 # Bytes of the log looked at together: enough for numpy to pay, little enough to stay in the caches.
 STRETCH_BYTES = 8 * 1024 * 1024
@@ -139,7 +139,7 @@ class BulkDispatcher:
         requests: dict[int, DispatchRequest] = {}
         if len(records) == 0:
             return records, requests
-        marked = scan.has_topic(view, records, [SCHEDULE_TOPIC])
+        marked = scan.has_topic(view, records, [SCHEDULE_TOPIC, DELETION_TOPIC])
         begin, end = int(records.positions[0]), int(records.positions[-1] + records.sizes[-1])
         if _INNER.search(view, begin, end):  # INNER_NUM, INNER_MULTI_DISPATCH: hardly ever
             properties = join_properties(view, records)
@@ -158,6 +158,23 @@ class BulkDispatcher:
         )
 
     def _dispatch(
+        self,
+        view: memoryview,
+        records: Records,
+        requests: dict[int, DispatchRequest],
+        queues_from: int,
+        index_from: int,
+    ) -> None:
+        """Dispatch records in parts that end with a deletion: what follows one begins new queues."""
+        begin = 0
+        deletions = [row + 1 for row, request in requests.items() if request.topic == DELETION_TOPIC]
+        for end in (*deletions, len(records)):
+            if begin < end:
+                part = {row - begin: request for row, request in requests.items() if begin <= row < end}
+                self._dispatch_part(view, records[begin:end], part, queues_from, index_from)
+            begin = end
+
+    def _dispatch_part(
         self,
         view: memoryview,
         records: Records,
@@ -216,7 +233,9 @@ class BulkDispatcher:
 
     def _plain_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, if its entries are nothing but place, size and tags code."""
-        queue = None if topic == SCHEDULE_TOPIC else self._queues.get_if_usable(topic, queue_id)
+        if topic in (SCHEDULE_TOPIC, DELETION_TOPIC):
+            return None
+        queue = self._queues.get_if_usable(topic, queue_id)
         return queue if isinstance(queue, ConsumeQueue) and queue.ext is None else None
 
     # Index

@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from kourou.errors import DiskFullError
+from kourou.errors import DiskFullError, StoreError
 from kourou.message.scan import Integers
 from kourou.store.config import MessageStoreConfig
 from kourou.store.consume_queue_ext import MAX_ADDRESS, ConsumeQueueExt, ExtUnit
@@ -67,6 +67,17 @@ class StoreTimes(Protocol):
         ...
 
 
+class Removable(Protocol):
+    """A queue of any kind, as far as its removal is concerned."""
+
+    files: MappedFileQueue
+    began_at: int
+
+    def destroy(self) -> None:
+        """Remove the queue from the disk."""
+        ...
+
+
 class ConsumeQueue:
     """The entries of one queue."""
 
@@ -97,6 +108,7 @@ class ConsumeQueue:
             self.ext = ConsumeQueueExt(
                 disk, root, topic, queue_id, config.mapped_file_size_consume_queue_ext, writable=writable
             )
+        self.began_at = -1  # where in the log it begins, if it was seen to begin for a second time
         self.max_physic_offset = -1  # end of the newest record that has an entry
         self.min_logic_offset = 0  # byte offset of the first entry that points into the log
         self.next_offset = 0  # what the next appended message gets; ahead of the entries while they wait
@@ -120,6 +132,8 @@ class ConsumeQueue:
         end = physical_offset + size
         if end <= self.max_physic_offset:
             return
+        if not queue_offset and self.files.max_offset:
+            begin_anew(self, physical_offset)
         files = self.files.files
         if files and (file := files[-1]).wrote < file.size:
             pass
@@ -457,3 +471,13 @@ class ConsumeQueue:
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.queue_id}"
+
+
+def begin_anew(queue: Removable, physical_offset: int) -> None:
+    """A message with the first offset comes after others: the topic was deleted in between by a broker that
+    does not say so in the log, as Java's. What came before is no more."""
+    log.info("%s begins anew with the record at %d: it was deleted before", queue, physical_offset)
+    queue.destroy()
+    queue.began_at = physical_offset
+    if queue.files.files:
+        raise StoreError(f"the files of queue {queue} cannot be removed")

@@ -193,7 +193,8 @@ class OsDisk:
     def rename(self, path: str, new_path: str) -> None:
         """Give a file or a directory another name."""
         os.rename(path, new_path)
-        sync_dir(os.path.dirname(new_path))
+        for directory in {os.path.dirname(new_path), os.path.dirname(path)}:
+            sync_dir(directory)
 
     def write(self, path: str, data: bytes) -> None:
         """Write a small file whole and durably."""

@@ -14,12 +14,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from kourou.clock import Clock, SystemClock
-from kourou.errors import CorruptRecordError
+from kourou.errors import CorruptRecordError, StoreError
+from kourou.message import properties as names
 from kourou.message.codec import (
     StoredMessage,
     decode,
@@ -36,7 +37,7 @@ from kourou.store.index_file import IndexService
 from kourou.store.mapped_file import MappedFile, TransientStorePool
 from kourou.store.plain import PlainPutter
 from kourou.store.put import InnerMessage, MessagePutter
-from kourou.store.queue_store import ConsumeQueueStore
+from kourou.store.queue_store import DELETION_TOPIC, ConsumeQueueStore
 from kourou.store.recovery import RecoveryReport, recover
 from kourou.store.retention import Retention
 from kourou.store.service import Inbox, ServiceThread
@@ -112,6 +113,7 @@ class MessageStore:
         self.plain = PlainPutter(self.putter)
         self.recovery: RecoveryReport | None = None
         self.replication: Replication | None = None  # while it runs
+        self.on_topic_deleted: Callable[[str], None] | None = None  # hears each, of a slave too
 
     # Life
 
@@ -140,6 +142,9 @@ class MessageStore:
         except BaseException:
             self._release()
             raise
+        self.queues.read_deletions(self.look_message)
+        self.queues.flush_log = self._flush_log
+        self.queues.on_deleted = self._topic_deleted
         self.dispatcher.dispatched_offset = self.commit_log.max_offset
         files, config, clock, reput = self.commit_log.files, self.config, self.clock, self.dispatcher.reput
         self.flusher = CommitLogFlusher(
@@ -436,11 +441,29 @@ class MessageStore:
         """About how many bytes of log the messages between two queue offsets take; -1 without a queue."""
         return reads.estimate_message_size(self, topic, queue_id, start, end)
 
-    def delete_topics(self, topics: set[str]) -> int:
-        """Remove the queues of topics; their records go with the log. How many had queues."""
-        end = self.commit_log.files.max_wrote
-        waiting_until = end if self.dispatcher.dispatched_offset < end else -1
-        removed = [topic for topic in topics if self.queues.delete_topic(topic, waiting_until)]
-        for topic in removed:
-            self.putter.forget_topic(topic)
-        return len(removed)
+    def delete_topics(self, topics: Iterable[str]) -> None:
+        """Remove the queues of topics; their records go with the log. The log says so, durably: recovery and
+        slaves do the same where they come to it. StoreError, and nothing removed, where it cannot say so."""
+        for topic in [name for name in topics if self.queues.table.get(name)]:
+            properties = {names.KEYS: topic, names.WAIT_STORE_MSG_OK: "false"}
+            deletion = InnerMessage(
+                DELETION_TOPIC, 0, topic.encode(), properties, born_timestamp=self.clock.now_ms()
+            )
+            result = self.put_message(deletion)
+            if result.status is not PUT_OK:
+                raise StoreError(f"topic {topic} cannot be deleted: {result.reason or result.status.name}")
+        if not self.dispatcher.at_once:
+            self.flusher.flush()
+            self.dispatcher.reput()
+            if not self.dispatcher.is_done:
+                raise StoreError("topics cannot be deleted now: queues or log cannot be written")
+
+    def _topic_deleted(self, topic: str) -> None:
+        self.putter.forget_topic(topic)
+        if self.on_topic_deleted is not None:
+            self.on_topic_deleted(topic)
+
+    def _flush_log(self, until: int) -> None:
+        """Bring the log to the disk up to an offset."""
+        if self.commit_log.files.flushed_where < until and self.flusher.flush() < until:
+            raise StoreError("the log cannot be brought to the disk")

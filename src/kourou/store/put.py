@@ -33,7 +33,14 @@ from kourou.store.consume_queue import ConsumeQueue
 from kourou.store.disk import physical_memory_bytes
 from kourou.store.dispatch import SCHEDULE_TOPIC, Dispatcher, DispatchRequest
 from kourou.store.index_file import IndexService, key_prefixes
-from kourou.store.queue_store import LMQ_SEPARATOR, AnyQueue, ConsumeQueueStore, allows_lmq, is_lmq
+from kourou.store.queue_store import (
+    DELETION_TOPIC,
+    LMQ_SEPARATOR,
+    AnyQueue,
+    ConsumeQueueStore,
+    allows_lmq,
+    is_lmq,
+)
 from kourou.store.service import Inbox
 from kourou.store.stats import StoreStats, TopicPuts
 from kourou.store.status import PutMessageResult, PutMessageStatus
@@ -181,7 +188,7 @@ _BatchMessage = tuple[int, int, memoryview, bytes, dict[str, str]]
 class TopicForm:
     """What a put needs of its topic, looked up once."""
 
-    __slots__ = ("field", "key_prefixes", "magic", "overhead", "puts")
+    __slots__ = ("field", "is_deletion", "key_prefixes", "magic", "overhead", "puts")
 
     def __init__(self, name: str, puts: TopicPuts) -> None:
         encoded = name.encode()
@@ -192,6 +199,7 @@ class TopicForm:
         self.overhead = len(self.field) + 2
         self.key_prefixes = key_prefixes(name)
         self.puts = puts
+        self.is_deletion = name == DELETION_TOPIC
 
 
 class MessagePutter:
@@ -253,7 +261,10 @@ class MessagePutter:
         sys_flag = message.sys_flag
         # Inner batches and light queues are told by flag or by the names INNER_NUM, INNER_MULTI_DISPATCH.
         special = (
-            queue.__class__ is not ConsumeQueue or "INNER_" in message.properties_raw or queue.ext is not None
+            queue.__class__ is not ConsumeQueue
+            or "INNER_" in message.properties_raw
+            or queue.ext is not None
+            or topic.is_deletion
         )
         if special or sys_flag & sysflag.INNER_BATCH:
             refused = self._prepare_special(message, queue)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 
 import orjson
 
 from kourou.errors import BadMessageError, KourouError
 from kourou.message import properties as names
+from kourou.message.codec import StoredMessage
 from kourou.store.batch_consume_queue import BatchConsumeQueue
 from kourou.store.config import MessageStoreConfig
 from kourou.store.consume_queue import ConsumeQueue
@@ -23,6 +25,11 @@ LMQ_SEPARATOR = ","
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SYSTEM_PREFIX = "rmq_sys_"
+# Kourou's own. A message of this topic says that the topic named by its KEYS ends there in the log: recovery
+# and slaves remove the topic's queues when they come to it, and records after it begin new ones.
+DELETION_TOPIC = SYSTEM_PREFIX + "KOUROU_TOPIC_DELETED"
+QUEUE_FOLDERS = ("consumequeue", "batchconsumequeue", "consumequeue_ext")
+DELETED_FOLDER = "deleted"  # where directories of deleted topics go before they are removed
 MAX_QUEUE_ID = 0x7FFFFFFF
 MAX_NAME_BYTES = 255  # of a topic: the longest name that file systems take
 # Topics of the broker itself: their queues are kept when all their messages are gone.
@@ -80,6 +87,11 @@ class ConsumeQueueStore:
         self.is_batch_topic = is_batch_topic or self._batch_topics.__contains__
         self.bitmap_of: BitmapOf | None = None  # set by who computes filter bitmaps
         self.table: dict[str, dict[int, AnyQueue]] = {}
+        self.deleted_at: dict[str, int] = {}  # topic -> where the log says that it was deleted last
+        # Brings the log to the disk up to an offset. A deletion that a power cut takes back must not have
+        # removed queues: what is before the place where recovery begins would have no entries any more.
+        self.flush_log: Callable[[int], None] | None = None
+        self.on_deleted: Callable[[str], None] | None = None
 
     def __iter__(self) -> Iterator[AnyQueue]:
         for queues in list(self.table.values()):
@@ -125,7 +137,9 @@ class ConsumeQueueStore:
     # What a record does
 
     def dispatch(self, request: DispatchRequest) -> None:
-        """Give a record its entry in its queue, and in the light queues it names."""
+        """Give a record its entry in its queue, and in the light queues it names; do what a deletion says."""
+        if request.topic == DELETION_TOPIC:
+            self._delete(request)
         queue = self.get_if_usable(request.topic, request.queue_id)
         if queue is None:
             return
@@ -149,6 +163,20 @@ class ConsumeQueueStore:
             except (OSError, KourouError):
                 self._take_back(request)
                 raise
+
+    def _delete(self, request: DispatchRequest) -> None:
+        """The log says that a topic ends here. Done again where it was done already, it changes nothing: then
+        its records from here on are still to come."""
+        topic = request.properties.get(names.KEYS, "")
+        if topic == DELETION_TOPIC or not is_directory_name(topic):
+            log.error("record at %d deletes %r, which is no topic", request.physical_offset, topic)
+            return
+        if self.flush_log is not None:
+            self.flush_log(request.physical_offset + request.size)
+        self.delete_topic(topic)
+        self.deleted_at[topic] = request.physical_offset
+        if self.on_deleted is not None:
+            self.on_deleted(topic)
 
     def _take_back(self, request: DispatchRequest) -> None:
         """All queues or none: a record that some know could be neither taken back nor put again."""
@@ -185,6 +213,8 @@ class ConsumeQueueStore:
 
     def load(self, *, after_crash: bool = False) -> None:
         """Find and map the queues on the disk."""
+        if self._writable:
+            self._empty_deleted()
         self._batch_topics |= _batch_topics(self._disk, self._root)
         for folder, batch in (("consumequeue", False), ("batchconsumequeue", True)):
             base = f"{self._root}/{folder}"
@@ -231,33 +261,53 @@ class ConsumeQueueStore:
         for queue in self:
             queue.flush(least_pages)
 
-    def delete_topic(self, topic: str, waiting_until: int = -1) -> bool:
-        """Remove the queues of a topic; False where there were none.
+    def delete_topic(self, topic: str) -> None:
+        """Remove the queues of a topic. In one step for each kind of queue, however many files there are, and
+        durably: a power cut must not bring back a part of them."""
+        deleted = f"{self._root}/{DELETED_FOLDER}"
+        for folder in QUEUE_FOLDERS:
+            if self._disk.is_dir(f"{self._root}/{folder}/{topic}"):
+                self._disk.make_dirs(deleted)
+                aside = f"{deleted}/{folder}-{len(self._disk.list(deleted))}"
+                self._disk.rename(f"{self._root}/{folder}/{topic}", aside)
+        for queue in self.table.pop(topic, {}).values():
+            queue.close()
+        self._empty_deleted()
 
-        Where records before an offset still wait for their entries, empty queues stay that ignore them: else
-        they would take the places of messages put after the deletion.
-        """
-        queues = self.table.pop(topic, None)
-        if not queues:
-            return False
-        for queue in queues.values():
-            queue.destroy()
-            queue.max_physic_offset = waiting_until
-        if waiting_until >= 0:
-            self.table[topic] = queues
-        for folder in ("consumequeue", "batchconsumequeue", "consumequeue_ext"):
-            self._disk.remove_dir(f"{self._root}/{folder}/{topic}")
-        return True
+    def _empty_deleted(self) -> None:
+        """Remove the files of deleted topics. Those that the disk refuses to remove are tried again later."""
+        deleted = f"{self._root}/{DELETED_FOLDER}"
+        for folder in self._disk.list(deleted):
+            for queue in self._disk.list(f"{deleted}/{folder}"):
+                for file in self._disk.list(f"{deleted}/{folder}/{queue}"):
+                    with contextlib.suppress(OSError):
+                        self._disk.remove(f"{deleted}/{folder}/{queue}/{file}")
+                self._disk.remove_dir(f"{deleted}/{folder}/{queue}")
+            self._disk.remove_dir(f"{deleted}/{folder}")
+
+    def read_deletions(self, read: Callable[[int], StoredMessage | None]) -> None:
+        """Learn from the log which topics were deleted, and where."""
+        queue = self.get(DELETION_TOPIC, 0)
+        for entry in queue.iterate(queue.min_offset) if queue is not None else ():
+            message = read(entry.physical_offset)
+            if message is not None and message.topic == DELETION_TOPIC:
+                self.deleted_at[message.properties.get(names.KEYS, "")] = entry.physical_offset
 
     def delete_expired(self, min_physical_offset: int) -> int:
         """Remove the files that point only to records that are gone."""
+        for topic, offset in list(self.deleted_at.items()):
+            if offset < min_physical_offset:  # the log has nothing that is older
+                self.deleted_at.pop(topic, None)
         return sum(queue.delete_expired(min_physical_offset) for queue in self)
 
-    def clean_expired(self, min_physical_offset: int) -> list[str]:
-        """Remove the queues of which no record is left, those of the broker excepted; their names."""
+    def clean_expired(self, min_physical_offset: int, kept_topics: Container[str] = ()) -> list[str]:
+        """Remove the queues of which no record is left, those of the broker excepted; their names.
+
+        Of topics that are still used they are kept: they alone know which offset comes next.
+        """
         removed = []
         for topic, queues in list(self.table.items()):
-            if is_system_topic(topic):
+            if is_system_topic(topic) or topic in kept_topics:
                 continue
             for queue_id, queue in list(queues.items()):
                 waits = queue.next_offset > queue.max_offset  # records of it wait for their entries

@@ -324,6 +324,7 @@ def query_message(
 ) -> QueryMessageResult:
     """Messages by key. The index holds hashes only: a record that merely shares the hash is left out."""
     result = QueryMessageResult([], [])
+    begins_at = store.queues.deleted_at.get(topic, 0)  # what is older was deleted with its topic
     for _ in range(_QUERY_ROUNDS):
         offsets = sorted(set(store.index.query(topic, key, limit, begin, end, index_type)))
         if not offsets:
@@ -334,7 +335,7 @@ def query_message(
         oldest = end
         for offset in offsets:
             record = store.commit_log.message_at(offset)
-            if record is None:
+            if record is None or offset < begins_at:
                 continue
             try:
                 message = decode(record, check_crc=False, copy_body=False)

@@ -19,6 +19,7 @@ from kourou.message.codec import BLANK_MAGIC, SIZE_AND_MAGIC
 from kourou.store.batch_consume_queue import BatchConsumeQueue
 from kourou.store.bulk_dispatch import BulkDispatcher
 from kourou.store.dispatch import DispatchRequest, check_record
+from kourou.store.queue_store import QUEUE_FOLDERS
 
 if TYPE_CHECKING:
     from kourou.store.message_store import MessageStore
@@ -62,6 +63,12 @@ def recover(store: MessageStore, last_exit_ok: bool) -> RecoveryReport:
     store.queues.recover(clear=not last_exit_ok)
     files = store.commit_log.files
     if files.files:
+        if not last_exit_ok:
+            # A process that was killed may have written what the disk does not have yet. Queues are removed
+            # by what the log says of deleted topics, and whatever is acknowledged from now on lies after it
+            # and would be lost with it.
+            for file in files.files:
+                file.mapping.sync()
         _recover_log(store, report)
     else:
         report.reason = "there is no log"
@@ -79,7 +86,7 @@ def _put_queues_aside(store: MessageStore, report: RecoveryReport) -> None:
         return
     store.queues.close()
     stamp = store.clock.now_ms()
-    for folder in ("consumequeue", "batchconsumequeue", "consumequeue_ext"):
+    for folder in QUEUE_FOLDERS:
         if store.disk.is_dir(f"{store.root}/{folder}"):
             kept = f"{store.root}/{folder}.bak-{stamp}"
             store.disk.rename(f"{store.root}/{folder}", kept)
@@ -124,11 +131,6 @@ def _recover_log(store: MessageStore, report: RecoveryReport) -> None:
     store.checkpoint.confirm_phy_offset = last_valid
     report.dropped_queue_entries = store.queues.truncate_dirty(end)
     _cut(store, end, report)
-    if not report.clean:
-        # A process that was killed may have written what the disk does not have yet. Whatever is acknowledged
-        # from now on lies behind it, and would be lost with it.
-        for file in files.files:
-            file.mapping.sync()
 
 
 def _first_file(store: MessageStore, clean: bool, reached: int) -> int:

@@ -95,8 +95,12 @@ def _write_config(config: BrokerConfig) -> None:
 
 
 def clean_expired_queues(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-    """CLEAN_EXPIRED_CONSUMEQUEUE: remove the queues of which no message is left."""
-    removed = broker.store.queues.clean_expired(broker.store.commit_log.min_offset)
+    """CLEAN_EXPIRED_CONSUMEQUEUE: remove the queues of which no message is left, and which nobody uses.
+
+    The next message of a queue that is removed has offset 0: a group that is further would not see it.
+    """
+    used = broker.topics.topics.keys() | broker.offsets.topics()
+    removed = broker.store.queues.clean_expired(broker.store.commit_log.min_offset, used)
     log.info("%s has expired queues removed: %s", connection.peer, removed)
     return request.response()
 

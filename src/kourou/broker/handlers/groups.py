@@ -57,7 +57,7 @@ def delete_group(broker: Broker, connection: Connection, request: RemotingComman
     if header.clean_offset:
         broker.offsets.remove_group(header.group_name)
     broker.stats.forget_group(header.group_name)
-    broker.answer_settled(connection, request, FILE)
+    broker.answer_settled(connection, request, FILE, broker.offsets.file_name)
     return None
 
 

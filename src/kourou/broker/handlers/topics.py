@@ -95,13 +95,11 @@ def delete_topic(broker: Broker, connection: Connection, request: RemotingComman
             for separator in ("_", "+")  # POP's retry topics, of versions 1 and 2
         }
         gone |= retries & broker.topics.topics.keys()
+    broker.store.delete_topics(gone)
     for name in gone:
         broker.topics.delete(name)
-        broker.offsets.remove_topic(name)
-        broker.stats.forget_topic(name)
-        broker.timers.metrics.forget(name)
-    broker.store.delete_topics(gone)
-    broker.answer_settled(connection, request, "topics.json")
+        broker.forget_topic(name)
+    broker.answer_settled(connection, request, "topics.json", broker.offsets.file_name)
     return None
 
 

@@ -190,10 +190,15 @@ class _Store:
     def queue_work(self) -> list[QueueWork]:
         """The queues to lay down, the longest first."""
         slices: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+        deletions: dict[str, int] = {}
         for part, report in self._in_order():
+            deletions |= {topic: place for topic, place in report.deletions.items() if place < self._log_end}
             for own in report.queues:
                 slices.setdefault((own.topic, own.queue_id), []).append((part.number, own.start, own.count))
-        work = [QueueWork(*key, tuple(parts), self._log_end) for key, parts in slices.items()]
+        work = [
+            QueueWork(*key, tuple(parts), deletions.get(key[0], 0), self._log_end)
+            for key, parts in slices.items()
+        ]
         return sorted(work, key=lambda item: -item.entries)
 
     def index_work(self) -> list[IndexWork]:

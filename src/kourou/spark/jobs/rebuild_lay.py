@@ -35,6 +35,7 @@ class QueueWork:
     topic: str
     queue_id: int
     slices: tuple[tuple[int, int, int], ...]
+    log_begin: int  # where its topic was deleted: what is older has no entry
     log_end: int
 
     @property
@@ -73,7 +74,7 @@ def lay_queue(job: StoreJob, work: QueueWork) -> Laid:
         for number, first, count in work.slices
     ]
     entries = np.concatenate(pieces) if pieces else np.empty(0, ENTRIES)
-    entries = entries[entries["offset"] < work.log_end]
+    entries = entries[(entries["offset"] >= work.log_begin) & (entries["offset"] < work.log_end)]
     if len(entries) == 0:
         return Laid()
     queues = ConsumeQueueStore(OsDisk(), job.config, job.batch_topics.__contains__)
@@ -83,13 +84,9 @@ def lay_queue(job: StoreJob, work: QueueWork) -> Laid:
         if isinstance(queue, BatchConsumeQueue):
             _put_batches(queue, entries)
         else:
-            # Where a queue begins anew, its topic was deleted: the older records belong to nobody.
-            begins = np.flatnonzero((entries["queue_offset"] == 0) & ~entries["light"])
-            begins = begins[begins > 0]
-            notes += [
-                (offset, anew_note(str(queue), offset)) for offset in entries["offset"][begins].tolist()
-            ]
-            _put(queue, entries[begins[-1] :] if len(begins) else entries)
+            _put(queue, entries)
+        if queue.began_at >= 0:
+            notes.append((queue.began_at, anew_note(queue)))
         queue.flush()
     finally:
         queues.close()

@@ -34,7 +34,7 @@ from kourou.store.index_file import IndexService
 from kourou.store.offline.directory import StoreDirectory
 from kourou.store.offline.log_scan import Blank, Break, Stretch, walk
 from kourou.store.offline.rebuild import salvage
-from kourou.store.queue_store import AnyQueue, ConsumeQueueStore
+from kourou.store.queue_store import DELETION_TOPIC, AnyQueue, ConsumeQueueStore
 
 ENTRIES = np.dtype(
     [
@@ -109,6 +109,7 @@ class RangeReport:
     bad_property: int = -1  # offset of a record that cannot be dispatched: the range ends before it
     damages: list[Damage] = field(default_factory=list)
     queues: list[QueueSlice] = field(default_factory=list)
+    deletions: dict[str, int] = field(default_factory=dict)  # topic -> where the log deletes it last
 
 
 def queues_file(scratch: str, number: int) -> str:
@@ -205,6 +206,7 @@ class _Scanner:
             pieces.append(entries)
             start += len(entries)
         report.keys = self._index.count
+        report.deletions = self._queues.deleted_at
         _save(queues_file(scratch, number), pieces, ENTRIES)
         _save(keys_file(scratch, number), self._index.pieces, KEYS)
 
@@ -253,6 +255,8 @@ class _NotedQueues(ConsumeQueueStore):
 
     def dispatch(self, request: DispatchRequest) -> None:
         """Take note of the entries of a record that needs more than a bulk gives."""
+        if request.topic == DELETION_TOPIC:
+            self._delete(request)
         queue = self.get_if_usable(request.topic, request.queue_id)
         if queue is None:
             return
@@ -265,6 +269,9 @@ class _NotedQueues(ConsumeQueueStore):
         if names.INNER_MULTI_DISPATCH in request.properties:
             for name, queue_id, offset in self.light_entries(request):
                 self._note_light(name, queue_id, (*place, offset, True, 0, 0, 0))
+
+    def delete_topic(self, topic: str) -> None:
+        """Entries stay noted: older ones are in other ranges, too. They are left out when all is known."""
 
     def _note_light(self, name: str, queue_id: int, entry: tuple[int, ...]) -> None:
         try:

@@ -84,7 +84,7 @@ class QueueChecker:
         self._set_deliver_times(rows, tags)
         base, count = self._batches(rows)
         expected = Expected(rows.queue_offset, base, rows.offset, rows.size, tags, rows.store_time, count)
-        visible = np.flatnonzero(rows.in_queue)
+        visible = np.flatnonzero(rows.in_queue & ~self._is_deleted(rows))
         group = rows.topic[visible] << 32 | rows.queue_id[visible] & 0xFFFFFFFF
         order = np.argsort(group, kind="stable")
         group, visible = group[order], visible[order]
@@ -94,6 +94,14 @@ class QueueChecker:
             key = rows.topics[int(rows.topic[first])], int(rows.queue_id[first])
             self._compare(key, expected.take(visible[start:end]))
         self._take_light_queues(rows, expected)
+
+    def _is_deleted(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which records are older than the deletion of their topic."""
+        deleted = np.zeros(len(rows), np.bool_)
+        for topic, offset in self._store.deletions.items():
+            if topic in rows.topics:
+                deleted |= (rows.topic == rows.topics.index(topic)) & (rows.offset < offset)
+        return deleted
 
     def _compare(self, key: tuple[str, int], expected: Expected) -> None:
         queue = self._queues.get(key)
@@ -141,7 +149,7 @@ class QueueChecker:
             light = str(raw_names, "utf-8", "replace").split(LMQ_SEPARATOR)
             one = expected.take(np.array([row]))
             for name, offset in zip(light, offsets[row].split(LMQ_SEPARATOR.encode())):
-                if to_number(offset) >= 0:
+                if to_number(offset) >= 0 and rows.offset[row] >= self._store.deletions.get(name, 0):
                     queue_id = 0 if self._light_id_is_zero and is_lmq(name) else int(rows.queue_id[row])
                     self._compare((name, queue_id), replace(one, queue_offset=np.array([to_number(offset)])))
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from kourou.errors import ConfigError, CorruptRecordError, NotAStoreError
+from kourou.message import properties as names
 from kourou.message.codec import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, StoredMessage, decode
 from kourou.store.checkpoint import StoreCheckpoint
 from kourou.store.config import MessageStoreConfig, parse_delay_levels
@@ -26,6 +27,7 @@ from kourou.store.index_file import IndexFile
 from kourou.store.offline.file_sizes import INDEX_NAME, OFFSET_NAME, index_size, infer_config
 from kourou.store.offline.lock import lock_holder
 from kourou.store.offline.queue_files import QueueFiles
+from kourou.store.queue_store import DELETION_TOPIC
 
 # Each mapped file costs a file descriptor, and most systems allow 1024 in all.
 MAX_MAPPED_FILES = 256
@@ -246,6 +248,17 @@ class StoreDirectory:
     def queue(self, topic: str, queue_id: int) -> QueueFiles | None:
         """A queue, if there is one."""
         return next((q for q in self.queues if q.topic == topic and q.queue_id == queue_id), None)
+
+    @cached_property
+    def deletions(self) -> dict[str, int]:
+        """Where the log says that a topic was deleted last: its older records are in no queue."""
+        found: dict[str, int] = {}
+        queue = self.queue(DELETION_TOPIC, 0)
+        for entry in queue.iterate(queue.min_offset, queue.end) if queue is not None else ():
+            message = self.message(entry.physical_offset)
+            if message is not None and message.topic == DELETION_TOPIC:
+                found[message.properties.get(names.KEYS, "")] = entry.physical_offset
+        return found
 
     @cached_property
     def delay_levels(self) -> list[int]:

@@ -21,21 +21,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import numpy as np
-
 from kourou.clock import SystemClock
 from kourou.errors import ConfigError, StoreDamagedError, StoreError
 from kourou.files import sync_dir
 from kourou.message import scan
-from kourou.message.scan import TopicTable
-from kourou.store.batch_consume_queue import BatchConsumeQueue
 from kourou.store.bulk_dispatch import BulkDispatcher
 from kourou.store.config import MessageStoreConfig
 from kourou.store.index_file import IndexService
 from kourou.store.offline.directory import StoreDirectory
 from kourou.store.offline.log_scan import Break, Stretch, walk
-from kourou.store.offline.rows import Rows
-from kourou.store.queue_store import ConsumeQueueStore
+from kourou.store.queue_store import AnyQueue, ConsumeQueueStore
 
 FOLDERS = ("consumequeue", "batchconsumequeue", "consumequeue_ext", "index")
 
@@ -109,8 +104,8 @@ class _Builder:
         self._queues = ConsumeQueueStore(store.disk, config, batch_topics_of(store).__contains__)
         self._index = IndexService(store.disk, out, config, SystemClock())
         self._bulk = BulkDispatcher(self._queues, self._index, config, None, store.delay_levels)
-        self._topics = TopicTable()
         self._report = RebuildReport(out)
+        self._notes: list[tuple[int, str]] = []  # with the offset that each speaks of
 
     def build(self) -> RebuildReport:
         started = time.monotonic()
@@ -118,6 +113,10 @@ class _Builder:
         self._store.disk.make_dirs(self._out)
         try:
             self._read_log()
+            self._notes += [
+                (queue.began_at, anew_note(queue)) for queue in self._queues if queue.began_at >= 0
+            ]
+            report.notes = [text for _, text in sorted(self._notes)]
             report.notes += keep_expired_queues(self._store, self._out, self._queues.get)
             self._index.write_pending()
             self._queues.flush(0)
@@ -146,7 +145,8 @@ class _Builder:
                 pending.append(part)
         torn = next((broken for broken in pending if not broken.empty), None)
         if torn is not None:
-            self._report.notes.append(torn_note(torn.file.base + torn.position, torn.reason))
+            place = torn.file.base + torn.position
+            self._notes.append((place, torn_note(place, torn.reason)))
 
     def _salvage(self, broken: Break) -> None:
         place = broken.file.base + broken.position
@@ -154,42 +154,13 @@ class _Builder:
         if stretch is None:
             raise cannot_be_placed(place, broken.reason, broken.file.base + broken.resume)
         self._dispatch(stretch)
-        self._report.notes.append(salvage_note(place, broken.reason))
+        self._notes.append((place, salvage_note(place, broken.reason)))
 
     def _dispatch(self, stretch: Stretch) -> None:
-        rows = Rows(stretch, self._topics)
-        start = 0
-        for row in np.flatnonzero(rows.in_queue & (rows.queue_offset == 0)).tolist():
-            if self._begins_anew(rows, start, row):
-                self._dispatch_rows(stretch, start, row)
-                self._forget(rows, row)
-                start = row
-        self._dispatch_rows(stretch, start, len(rows))
-
-    def _dispatch_rows(self, stretch: Stretch, start: int, end: int) -> None:
-        records = stretch.records[start:end]
-        done = self._bulk.dispatch_records(stretch.view, records)
+        done = self._bulk.dispatch_records(stretch.view, stretch.records)
         self._report.records += done
-        if done < len(records):
-            place = stretch.file.base + int(records.positions[done])
-            raise bad_property(place)
-
-    def _begins_anew(self, rows: Rows, start: int, row: int) -> bool:
-        """Whether a queue begins for a second time: it was deleted with its topic in between."""
-        queue_id = int(rows.queue_id[row])
-        queue = self._queues.get(rows.topics[rows.topic[row]], queue_id)
-        if queue is not None and queue.max_offset > 0:
-            return not isinstance(queue, BatchConsumeQueue)
-        before = slice(start, row)
-        same = (rows.topic[before] == rows.topic[row]) & (rows.queue_id[before] == queue_id)
-        return bool((same & rows.in_queue[before]).any())
-
-    def _forget(self, rows: Rows, row: int) -> None:
-        """The older records of such a queue belong to nobody."""
-        topic, queue_id = rows.topics[rows.topic[row]], int(rows.queue_id[row])
-        queue = self._queues.table[topic].pop(queue_id)
-        queue.destroy()
-        self._report.notes.append(anew_note(str(queue), int(rows.offset[row])))
+        if done < len(stretch.records):
+            raise bad_property(stretch.file.base + int(stretch.records.positions[done]))
 
 
 # What a rebuild on many machines has in common with this one
@@ -264,9 +235,9 @@ def torn_note(place: int, reason: str) -> str:
     return f"the log ends at {place} with a torn tail ({reason}), which has no entries now"
 
 
-def anew_note(queue: str, offset: int) -> str:
-    """What is said of a queue whose older records belong to nobody."""
-    return f"queue {queue} begins anew at {offset}: its topic was deleted once"
+def anew_note(queue: AnyQueue) -> str:
+    """What is said of a queue whose older records belong to nobody, though the log does not say it."""
+    return f"queue {queue} begins anew at {queue.began_at}: its topic was deleted once"
 
 
 def sync_tree(root: str) -> None:
