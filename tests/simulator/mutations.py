@@ -19,6 +19,7 @@ from unittest import mock
 
 import kourou.files
 import kourou.store.bulk_dispatch
+import kourou.store.consume_queue
 import kourou.store.dispatch
 import kourou.store.message_store
 import kourou.store.recovery
@@ -118,6 +119,16 @@ def _resolved_first(self: TransactionService, request: Any, header: Any) -> Any:
     return request.response()
 
 
+def _deleted_in_silence(self: MessageStore, topics: Any) -> None:
+    for topic in topics:
+        self.queues.delete_topic(topic)
+        self._topic_deleted(topic)
+
+
+async def _settles_the_first(self: Broker, *files: str) -> None:
+    await _settle(self, files[0])
+
+
 def _opened_as_synced(self: OsMapping, path: str, size: int, writable: bool) -> None:
     _mapping_init(self, path, size, writable)
     self._unsynced.clear()
@@ -130,6 +141,7 @@ def _commit_unsaved(self: ConsumerOffsets, *args: Any) -> None:
 
 
 _commit = ConsumerOffsets.commit
+_settle = Broker.settle
 
 
 class Planted(NamedTuple):
@@ -215,6 +227,22 @@ PLANTED: dict[str, Planted] = {
     ),
     "recovered": Planted(
         "what a killed process wrote is taken for flushed", ((_store, "recover", _recover_without_sync),), 11
+    ),
+    "deletion": Planted(
+        "the log does not say that a topic was deleted",
+        ((MessageStore, "delete_topics", _deleted_in_silence),),
+        0,
+    ),
+    "deletion-loss": Planted(
+        "recovery dispatches what was deleted into the queues of a topic that was made again",
+        (
+            (MessageStore, "delete_topics", _deleted_in_silence),
+            (kourou.store.consume_queue, "begin_anew", _nothing),
+        ),
+        0,
+    ),
+    "deleted-group": Planted(
+        "offsets of a deleted group are deleted later", ((Broker, "settle", _settles_the_first),), 141
     ),
     "room-again": Planted(
         "queues that had no room are not tried again", ((Dispatcher, "retry", _nothing),), 80

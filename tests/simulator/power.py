@@ -33,6 +33,7 @@ class Power:
         self._chance = chance
         self._contents: dict[int, bytes] = {}  # by inode: what is on the disk
         self._names: dict[str, dict[str, int]] = {}  # by directory: the names that are on the disk
+        self._directories: dict[str, int] = {}  # by path: the inode of the directory that has these names
         self._lives: Counter[str] = Counter()
         self.failing_syncs: set[str] = set()  # names of nodes
         self.full: set[str] = set()
@@ -68,6 +69,8 @@ class Power:
                 raise PowerLostError
         status = os.fstat(fd)
         if os.path.isdir(path):
+            self._forget_moved(path)
+            self._directories[path] = status.st_ino
             self._names[path] = {
                 entry.name: entry.inode()
                 for entry in os.scandir(path)
@@ -75,6 +78,14 @@ class Power:
             }
         else:
             self._contents[status.st_ino] = Path(f"/proc/self/fd/{fd}").read_bytes()
+
+    def _forget_moved(self, path: str) -> None:
+        """Directories below this one that were renamed or removed are so on the disk now: what was in them
+        does not come back in others of the same name."""
+        for known, inode in list(self._directories.items()):
+            if known.startswith(f"{path}/") and (not os.path.isdir(known) or os.stat(known).st_ino != inode):
+                del self._directories[known]
+                del self._names[known]
 
     def fallocate(self, fd: int, offset: int, length: int) -> None:
         """os.posix_fallocate, on a disk that may be full."""
@@ -111,6 +122,7 @@ class Power:
             target = new / os.path.relpath(directory, old)
             target.mkdir(exist_ok=True)
             names = self._names[str(target)] = dict(self._names.get(directory, {}))
+            self._directories[str(target)] = os.stat(target).st_ino
             if lost_power:
                 names.clear()
             for name, inode, live in self._entries(directory, lost_power):

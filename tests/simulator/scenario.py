@@ -34,6 +34,7 @@ from kourou.message.ids import decode_offset_message_id
 from kourou.remoting.codes import RequestCode
 from kourou.remoting.headers import CreateTopic
 from simulator.faults import Fault, Faults, make_schedule
+from simulator.lives import Lives
 from simulator.loop import NODE
 from simulator.model import SLOTS, Model, check_rebuilt, name_of
 from simulator.world import BROKER_PORT, HOSTS, NAMESRV, World
@@ -63,6 +64,7 @@ class Scenario:
         self.has_timers = random.Random(f"timers {seed}").random() < 0.3
         self.schedule = make_schedule(seed, self.has_slave) if faults is None else faults
         self.faults = Faults(self.world, seed, self._note_losses)
+        self.lives = Lives(seed, BROKER_NAME, lambda: 0 if self.is_sync_flush else self.faults.power_cuts)
         self._is_over = False
         self._digest = hashlib.sha256()
         self.counts: Counter[str] = Counter()
@@ -144,10 +146,11 @@ class Scenario:
             senders = [asyncio.create_task(self._send(producer, f"p{n}", n % QUEUES)) for n in range(3)]
             senders += [asyncio.create_task(self._send_later(producer, "delayed", self._by_level))]
             senders += [asyncio.create_task(self._send_in_transaction(producer))]
+            senders += [asyncio.create_task(self.lives.run(producer, partial(producer.core.ask, BROKER)))]
             if self.has_timers:
                 senders += [asyncio.create_task(self._send_later(producer, "timed", self._by_timer))]
             await asyncio.sleep(LOAD_S)
-            self._is_over = True
+            self._is_over = self.lives.is_over = True
             await faults
             await asyncio.gather(*senders)
             await asyncio.sleep(SETTLE_S)
@@ -316,9 +319,8 @@ class Scenario:
         if self.is_sync_flush:
             return
         flushed = self.world.brokers["broker"].store.commit_log.files.flushed_where
-        for name, where in self.model.promised.items():
-            if where >= flushed:
-                self.model.lost_with_power.add(name)
+        for model in (self.model, self.lives.model):
+            model.lost_with_power |= {name for name, where in model.promised.items() if where >= flushed}
 
     def _check_slave(self, name: str, where: int) -> None:
         """A slave has what its SYNC_MASTER acknowledges."""
@@ -339,8 +341,10 @@ class Scenario:
         self._note("found", sorted((name, tuple(places)) for name, places in found.items()))
         model.check(found)
         model.check_seen(found)
+        self.lives.check(broker)
         if self.has_slave:
             model.check(model.look(self.world.brokers["slave"].store, TOPIC))
+            self.lives.check(self.world.brokers["slave"])
         if self.seed % 4 == 0:
             check_rebuilt(broker.store)
             self.counts["stores made again"] += 1
@@ -349,6 +353,7 @@ class Scenario:
                 "messages acknowledged": len(model.promised),
                 "messages lost with the power, as ASYNC_FLUSH may": len(model.lost_with_power),
                 "messages consumed": len(model.consumed),
+                "topics and groups deleted and made again": self.lives.deletions,
                 "virtual seconds": int(self.world.loop.time()),
             }
         )

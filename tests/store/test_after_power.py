@@ -152,3 +152,46 @@ def test_an_index_that_lost_a_file_with_the_power_is_made_again_behind_it(tmp_pa
         assert found == [{offset} for offset in offsets]
         assert again.index.files[0].end_offset <= again.index.files[1].begin_offset
         assert len(again.index.files) == len(files)
+
+
+def test_an_index_file_whose_times_are_torn_is_made_again(tmp_path):
+    """It looks older than the checkpoint, as if it had been on the disk."""
+    config = small_config(tmp_path, max_index_num=10)
+    with open_store(config) as store:
+        offsets = put(store, *(message(KEYS=f"k{number}") for number in range(23)))
+        store.index.write_pending()
+        store.checkpoint.index_msg_timestamp = store.index.flush_full()
+        store.checkpoint.flush()
+        left = killed(store, tmp_path)
+    last = max((left / "store" / "index").iterdir())
+    data = bytearray(last.read_bytes())
+    data[8:16] = (int.from_bytes(data[8:16], "big") - 1000).to_bytes(8, "big")  # the time of its last entry
+    data[40:] = bytes(len(data) - 40)
+    last.write_bytes(data)
+
+    with open_store(small_config(left, max_index_num=10)) as again:
+        found = [set(again.index.query("topic", f"k{number}", 64, 0, 1 << 62)) for number in range(23)]
+        assert found == [{offset} for offset in offsets]
+
+
+def test_an_index_that_was_ahead_of_the_log_goes_back_durably(tmp_path):
+    """Its full files were on the disk, and the log was not. What is put in the place of the lost messages is
+    indexed, also after a second power cut."""
+    config = small_config(tmp_path, max_index_num=10)
+    with open_store(config) as store:
+        put(store, *(message(KEYS=f"lost{number}") for number in range(9)))
+        store.index.write_pending()
+        store.checkpoint.index_msg_timestamp = store.index.flush_full()
+        store.checkpoint.flush()
+        left = killed(store, tmp_path)
+    log = left / "store" / "commitlog" / ("0" * 20)
+    log.write_bytes(bytes(log.stat().st_size))
+
+    config, disk = small_config(left, max_index_num=10), FaultDisk()
+    with open_store(config, disk=disk) as store:
+        assert [path for path in disk.syncs if "/index/" in path]
+        offsets = put(store, *(message(KEYS=f"k{number}") for number in range(5)))
+        twice = killed(store, left)
+    with open_store(small_config(twice, max_index_num=10)) as again:
+        found = [set(again.index.query("topic", f"k{number}", 64, 0, 1 << 62)) for number in range(5)]
+        assert found == [{offset} for offset in offsets]

@@ -413,12 +413,12 @@ def test_a_file_of_a_wrong_size_is_an_error_that_names_it(
 
 def test_an_empty_file_that_a_crash_left_is_removed(config: MessageStoreConfig, clock: ManualClock) -> None:
     """The file was made and the process died before it had its size; nothing was ever in it."""
-    index, file = filled(config, clock, 5)
+    index, file = filled(config, clock, 19)
     index.close()
     empty = Path(file.path).with_name(file_name(START_MS + 5))
     empty.touch()
     again = service(config, clock)
-    again.load(False, START_MS)
+    again.load(False, START_MS + 1000)
     assert [item.path for item in again.files] == [file.path]
     assert not empty.exists()
     again.close()

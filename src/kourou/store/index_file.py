@@ -263,10 +263,12 @@ class IndexFile:
         )  # fmt: skip
 
     def forget_behind(self, physical_offset: int) -> None:
-        """Go on indexing at an offset that lies before the last entry: the log was cut there."""
+        """Go on indexing at an offset that lies before the last entry: the log was cut there. Durably, before
+        the log goes on there: else new records would pass for indexed after the next power cut."""
         if self.end_offset > physical_offset:
             self.end_offset = physical_offset
             self._write_header()
+            self.mapping.sync()
 
     def covers_time(self, begin: int, end: int) -> bool:
         """Whether entries of this file may lie within two times."""
@@ -348,7 +350,9 @@ class IndexService:
                     " maxIndexNum, or move the file away"
                 )
             file = self._open(path)
-            is_known = 0 < file.end_timestamp <= index_msg_timestamp and file.begin_offset >= self.end_offset
+            # The checkpoint speaks of full files only. The times of another one may be as torn as the rest.
+            is_known = file.full and 0 < file.end_timestamp <= index_msg_timestamp
+            is_known &= file.begin_offset >= self.end_offset
             if not last_exit_ok and self._writable and (dropped or not is_known):
                 file.destroy()
                 dropped.append(path)
