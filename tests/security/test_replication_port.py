@@ -567,26 +567,23 @@ def test_connections_of_one_address_displace_their_own_only(tmp_path: Path) -> N
 
 
 @needs_openssl
-def test_connections_that_do_not_begin_tls_give_way_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("PENDING_TIMEOUT_S", "HANDSHAKE_TIMEOUT_S"):
-        monkeypatch.setattr(replication_master, name, 600.0)
+def test_connections_that_do_not_begin_tls_keep_no_slave_out(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "authority")
     certificate = authority.sign("broker")
-    tls = TlsConfig(server_cert_path=certificate.cert, server_key_path=certificate.key)
+    tls = TlsConfig(
+        server_cert_path=certificate.cert, server_key_path=certificate.key,
+        client_auth_server=True, client_trust_cert_path=authority.cert,
+    )  # fmt: skip
+    client = tls.client_context()
 
     async def main() -> None:
-        async with master_of(tmp_path, {"haTlsEnable": "true"}, tls) as master:
-            port, opened = master.config.store.ha_listen_port, []
-            for _ in range(200):
-                opened.append(await asyncio.open_connection(HOST, port))
-            closed = asyncio.gather(*(all_of(reader) for reader, _ in opened[:100]))
-            assert await closed == [b""] * 100
-            async with slave_of(tmp_path, master.config.ha_address, {"haTlsEnable": "true"}, tls) as slave:
-                await until(lambda: end_of(slave) == end_of(master))
-            for _, writer in opened:
-                writer.transport.abort()
+        async with (
+            master_of(tmp_path, {"haTlsEnable": "true"}, tls) as master,
+            idle(master, 200),
+            connected(master, ssl=client, server_hostname="") as (reader, writer),
+        ):
+            writer.write(bytes(8))
+            assert len(await reader.readexactly(12 + end_of(master))) > 12
 
     run(main())
 

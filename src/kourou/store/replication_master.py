@@ -302,8 +302,8 @@ class Acceptor:
         self._server = None
 
     def opened(self, connection: SlaveConnection) -> None:
-        """Somebody came. Where too many are pending, the oldest of the address that has most gives way: whoever
-        opens many connections displaces its own."""
+        """Somebody came. Where too many are pending, the oldest of the address that has most gives way:
+        whoever opens many connections displaces its own."""
         self._pending[connection] = None
         if len(self._pending) > MAX_PENDING:
             ((host, _),) = Counter(one.host for one in self._pending).most_common(1)

@@ -158,8 +158,8 @@ class Introduction:
         self._wanted = _proof(self._identity.secret, _OF_MASTER, nonce, said)
         self.failure = RefusedError(
             f"the master does not accept user {self._identity.user!r}",
-            "its log says why; innerClientAuthenticationCredentials must be the same on both sides. If it has no"
-            " access control, set haAuthenticationEnable=false here",
+            "its log says why; innerClientAuthenticationCredentials must be the same on both sides. If it has"
+            " no access control, set haAuthenticationEnable=false here",
         )
         return said + _proof(self._identity.secret, _OF_SLAVE, nonce, said)
 
