@@ -25,7 +25,7 @@ from kourou.remoting.registration import TopicConfig
 from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import TlsConfig
 from kourou.store import InnerMessage, replication_master
-from kourou.store.replication_proof import Admission, Entrance, RefusedError
+from kourou.store.replication_proof import Admission, Entrance, ProofError
 from support import loops
 from support.broker import HOST, broker_config, send_request
 from support.certificates import Authority, needs_openssl
@@ -273,7 +273,7 @@ def test_any_bytes_in_any_pieces_are_a_right_proof_or_refused() -> None:
                 size = chance.randrange(1, 80)
                 entrance.receive(data[:size])
                 data = data[size:]
-        except RefusedError:
+        except ProofError:
             pass
         assert not entrance.passed
         assert len(entrance.rest) < 1000

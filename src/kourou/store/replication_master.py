@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from kourou.store.replication_flow import FlowMonitor
-from kourou.store.replication_proof import Admission, Entrance, RefusedError
+from kourou.store.replication_proof import Admission, Entrance, ProofError
 
 if TYPE_CHECKING:
     from kourou.store.message_store import MessageStore
@@ -123,7 +123,7 @@ class SlaveConnection(asyncio.Protocol):
         assert self._transport is not None
         try:
             self._transport.write(self._entrance.receive(data))
-        except RefusedError as error:
+        except ProofError as error:
             self.refuse(error.reason, error.advice)
             return b""
         return self._entrance.rest if self._entrance.passed else b""

@@ -29,7 +29,7 @@ _HEAD = struct.Struct(f">{NONCE_BYTES}sBB")
 _OF_SLAVE, _OF_MASTER = b"Kourou HA 1: slave\n", b"Kourou HA 1: master\n"
 
 
-class RefusedError(KourouError):
+class ProofError(KourouError):
     """The other side has not shown that it is who it should be; `advice` says what to do."""
 
     def __init__(self, reason: str, advice: str) -> None:
@@ -74,7 +74,7 @@ class Entrance:
         self.rest = b""
 
     def receive(self, data: bytes) -> bytes:
-        """Take bytes of the slave; what to answer. RefusedError if it is not taken."""
+        """Take bytes of the slave; what to answer. ProofError if it is not taken."""
         self.rest += data
         if self._nonce:
             return self._take_proof()
@@ -85,7 +85,7 @@ class Entrance:
             self._nonce = secrets.token_bytes(NONCE_BYTES)
             return CHALLENGE + self._nonce
         if not self._admission.takes_unproven(self._host):
-            raise RefusedError(
+            raise ProofError(
                 "it does not prove who it is",
                 "Kourou's slaves need authenticationEnabled=true (or haAuthenticationEnable=true) and"
                 " innerClientAuthenticationCredentials; for Java's, add their addresses to haTrustedSlaves of"
@@ -109,7 +109,7 @@ class Entrance:
         secret = secrets.token_hex() if self._secret is None else self._secret
         is_right = hmac.compare_digest(_proof(secret, _OF_SLAVE, self._nonce, said), given)
         if self._secret is None or not is_right:
-            raise RefusedError(
+            raise ProofError(
                 "its user is not accepted",
                 f"{self.user!r} of {self.name!r} must be enabled here, be a super user or that of"
                 " innerClientAuthenticationCredentials, and have the same secret on both sides",
@@ -135,14 +135,14 @@ class Introduction:
         self._wanted = b""  # the master's proof
         self.passed = False
         self.rest = b""
-        self.failure = RefusedError(
+        self.failure = ProofError(
             "the master does not prove who it is",
             "Kourou's does, with the same innerClientAuthenticationCredentials; for Java's, or one without"
             " access control, set haAuthenticationEnable=false here",
         )
 
     def receive(self, data: bytes) -> bytes:
-        """Take bytes of the master; what to answer. RefusedError if it is not the right one."""
+        """Take bytes of the master; what to answer. ProofError if it is not the right one."""
         self.rest += data
         if self._wanted:
             self._check_master()
@@ -156,7 +156,7 @@ class Introduction:
         user, name = _limited(self._identity.user), _limited(self._identity.name)
         said = _HEAD.pack(secrets.token_bytes(NONCE_BYTES), len(user), len(name)) + user + name
         self._wanted = _proof(self._identity.secret, _OF_MASTER, nonce, said)
-        self.failure = RefusedError(
+        self.failure = ProofError(
             f"the master does not accept user {self._identity.user!r}",
             "its log says why; innerClientAuthenticationCredentials must be the same on both sides. If it has"
             " no access control, set haAuthenticationEnable=false here",
@@ -168,7 +168,7 @@ class Introduction:
             return
         given, self.rest = self.rest[:PROOF_BYTES], self.rest[PROOF_BYTES:]
         if not hmac.compare_digest(given, self._wanted):
-            raise RefusedError(
+            raise ProofError(
                 f"the master does not know the secret of user {self._identity.user!r}",
                 "it is a false one, or has other innerClientAuthenticationCredentials",
             )

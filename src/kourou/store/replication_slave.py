@@ -21,7 +21,7 @@ from kourou.errors import KourouError
 from kourou.store.replication_dispatch import LogDispatcher
 from kourou.store.replication_flow import FlowMonitor
 from kourou.store.replication_master import BLOCK_HEAD, CLOSE_TIMEOUT_S, HANDSHAKE_TIMEOUT_S, REPORT
-from kourou.store.replication_proof import HELLO, Identity, Introduction, RefusedError
+from kourou.store.replication_proof import HELLO, Identity, Introduction, ProofError
 
 if TYPE_CHECKING:
     from kourou.store.message_store import MessageStore
@@ -116,7 +116,7 @@ class _MasterConnection(asyncio.Protocol):
         assert self._transport is not None
         try:
             answer = introduction.receive(data)
-        except RefusedError as error:
+        except ProofError as error:
             self._end(str(error))
             return b""
         if answer:
