@@ -552,20 +552,6 @@ def test_idle_connections_keep_no_slave_out(
     run(main())
 
 
-def test_connections_of_one_address_displace_their_own_only(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            master_of(tmp_path, {}) as master,
-            idle(master, 63),
-            connected(master) as (reader, _),
-            idle(master, 10),  # which displace ten of the 63
-        ):
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(reader.read(1), 0.2)
-
-    run(main())
-
-
 @needs_openssl
 def test_connections_that_do_not_begin_tls_keep_no_slave_out(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "authority")
