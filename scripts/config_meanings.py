@@ -230,6 +230,16 @@ AUTH = {
         "`config/` of the store; of a name server beside `kvConfigPath`",
         "The directory of `users.json` and `acls.json`.",
     ),
+    "haAuthenticationEnable": (
+        "`authenticationEnabled`",
+        "Of brokers: master and slave prove to each other who they are, by"
+        " `innerClientAuthenticationCredentials`; `false` at a slave of Java's master.",
+    ),
+    "haTrustedSlaves": (
+        "",
+        "Of masters: addresses and networks, with commas, from which slaves are taken without a proof, such as"
+        " Java's: `10.0.0.7,10.1.0.0/16`.",
+    ),
 }
 
 OWN = {

@@ -4,7 +4,7 @@ when the master is gone."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,12 +31,16 @@ class Pair:
         slave: str,
         stack: ExitStack,
         role: str = "ASYNC_MASTER",
+        of_master: Mapping[str, str] | None = None,
+        of_slave: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = directory
         self.namesrv = server.address
-        self.master = Process(master, directory / "master", server.port, {"brokerRole": role})
-        of_slave = {"brokerRole": "SLAVE", "brokerId": 1, "slaveReadEnable": "true"}
-        self.slave = Process(slave, directory / "slave", server.port, of_slave)
+        self.master = Process(
+            master, directory / "master", server.port, {"brokerRole": role, **(of_master or {})}
+        )
+        slave_role = {"brokerRole": "SLAVE", "brokerId": 1, "slaveReadEnable": "true"}
+        self.slave = Process(slave, directory / "slave", server.port, {**slave_role, **(of_slave or {})})
         for process in (self.master, self.slave):
             stack.callback(process.kill)
             process.start()
@@ -133,6 +137,53 @@ def test_a_sync_master_with_a_java_slave(java: Java, tmp_path: Path) -> None:
         assert report_of(done)["problems"] == [f"send {number}: SLAVE_NOT_AVAILABLE" for number in range(3)]
 
 
+GUARDED = {
+    "haAuthenticationEnable": "true",
+    "innerClientAuthenticationCredentials": '{"accessKey":"inner","secretKey":"inner-secret"}',
+}
+
+
+@pytest.mark.parametrize("trusted", ["127.0.0.1", "192.0.2.7"], ids=["trusted", "not trusted"])
+def test_a_java_slave_of_a_master_that_wants_proofs_is_taken_where_it_is_trusted(
+    java: Java, tmp_path: Path, trusted: str
+) -> None:
+    with kourou_name_server(tmp_path) as server, ExitStack() as stack:
+        of_master = {**GUARDED, "haTrustedSlaves": trusted}
+        pair = Pair(tmp_path, server, "kourou", "java", stack, "SYNC_MASTER", of_master)
+        pair.interop("topic", "--topic", "T")
+        if trusted == "127.0.0.1":
+            until(lambda: slaves_of(pair.master), "the slave to connect")
+            pair.produce("sync")
+            assert pair.slave.end() == pair.master.end()
+            return
+        until(lambda: "haTrustedSlaves" in output_of(pair.master), "the slave to be turned away")
+        done = run_interop(tmp_path, pair.namesrv, "produce", "--topic", "T", "--count", "3")
+        assert report_of(done)["problems"] == [f"send {number}: SLAVE_NOT_AVAILABLE" for number in range(3)]
+        assert not slaves_of(pair.master)
+        assert pair.slave.end() == 0
+
+
+def test_a_slave_that_wants_proofs_takes_nothing_from_a_java_master_and_acknowledges_nothing(
+    java: Java, tmp_path: Path
+) -> None:
+    """Java's master has no proof and reads the hello as a report: it must not count. One setting helps."""
+    with kourou_name_server(tmp_path) as server, ExitStack() as stack:
+        of_master = {"inSyncReplicas": "2", "slaveTimeout": "1000"}
+        pair = Pair(tmp_path, server, "java", "kourou", stack, "SYNC_MASTER", of_master, GUARDED)
+        pair.interop("topic", "--topic", "T")
+        until(lambda: "set haAuthenticationEnable=false here" in output_of(pair.slave), "the slave to say so")
+        done = run_interop(tmp_path, pair.namesrv, "produce", "--topic", "T", "--count", "5")
+        assert report_of(done)["problems"] == [f"send {number}: FLUSH_SLAVE_TIMEOUT" for number in range(5)]
+        assert pair.slave.end() == 0
+        pair.slave.stop()
+        pair.slave.change("haAuthenticationEnable", "false")
+        pair.slave.start()
+        until(lambda: slaves_of(pair.master), "the slave to connect")
+        until(lambda: pair.slave.end() == pair.master.end(), "the slave to have the log")
+        pair.produce("sync")
+        assert pair.slave.end() == pair.master.end()
+
+
 def test_a_java_consumer_goes_on_from_the_slave(java: Java, tmp_path: Path) -> None:
     with kourou_name_server(tmp_path) as server, ExitStack() as stack:
         pair = Pair(tmp_path, server, "kourou", "kourou", stack, "SYNC_MASTER")
@@ -153,6 +204,10 @@ def is_online(broker: Process, group: str) -> bool:
     """Whether a consumer of a group is connected."""
     answer = broker.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=group)
     return answer.code == ResponseCode.SUCCESS
+
+
+def output_of(process: Process) -> str:
+    return (process.directory / "output.log").read_text()
 
 
 def slaves_of(master: Process) -> list[object]:

@@ -25,6 +25,7 @@ BOTH = (
     "rocketmqHome", "configBlackList", "bindAddress", "listenPort", "authConfigPath", "authenticationEnabled",
     "authorizationEnabled", "authenticationWhitelist", "initAuthenticationUser", "tls.server.mode",
     "tls.config.file", "tls.server.certPath", "innerClientAuthenticationCredentials",
+    "haAuthenticationEnable", "haTrustedSlaves",
 )  # fmt: skip
 KEYS = {
     "broker": (

@@ -66,6 +66,11 @@ class Process:
             stop(self._process)
             self._process = None
 
+    def change(self, key: str, value: str) -> None:
+        """Change a line of its file, for its next start."""
+        self.conf[key] = value
+        self._conf.write_text("".join(f"{key}={value}\n" for key, value in self.conf.items()))
+
     # Questions
 
     def ask(self, code: RequestCode, **fields: str) -> RemotingCommand:

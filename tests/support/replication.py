@@ -59,7 +59,7 @@ def _post(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
     loop.call_soon_threadsafe(call)
 
 
-_OPTIONS = ("from_start", "server_tls", "client_tls", "check_master")
+_OPTIONS = ("from_start", "server_tls", "client_tls", "check_master", "admission", "identity")
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ KEYS = frozenset(
     (
         "authenticationEnabled", "authorizationEnabled", "authenticationWhitelist", "authorizationWhitelist",
         "initAuthenticationUser", "innerClientAuthenticationCredentials", "authConfigPath",
+        "haAuthenticationEnable", "haTrustedSlaves",
     )
 )  # fmt: skip
 
@@ -32,18 +34,23 @@ class AuthConfig:
     first_user: Credentials | None = field(default=None, repr=False)
     inner: Credentials | None = field(default=None, repr=False)  # what this server asks others with
     directory: str | None = None
+    ha_authentication_enabled: bool = False  # master and slave prove who they are
+    ha_trusted_slaves: tuple[str, ...] = ()  # addresses and networks of slaves that are taken without it
 
     @classmethod
     def read(cls, properties: Mapping[str, str]) -> AuthConfig:
         """From properties; ConfigError names the key that is wrong."""
+        enabled = _is_true(properties, "authenticationEnabled")
         config = cls(
-            _is_true(properties, "authenticationEnabled"),
+            enabled,
             _is_true(properties, "authorizationEnabled"),
             _codes(properties, "authenticationWhitelist"),
             _codes(properties, "authorizationWhitelist"),
             _credentials(properties, "initAuthenticationUser", "username", "password"),
             _credentials(properties, "innerClientAuthenticationCredentials", "accessKey", "secretKey"),
             properties.get("authConfigPath") or None,
+            _is_true(properties, "haAuthenticationEnable", enabled),
+            _networks(properties, "haTrustedSlaves"),
         )
         if config.authorization_enabled and not config.authentication_enabled:
             raise ConfigError(
@@ -52,8 +59,8 @@ class AuthConfig:
         return config
 
 
-def _is_true(properties: Mapping[str, str], key: str) -> bool:
-    text = properties.get(key, "false").strip().lower()
+def _is_true(properties: Mapping[str, str], key: str, default: bool = False) -> bool:
+    text = properties.get(key, str(default)).strip().lower()
     if text not in ("true", "false"):
         raise ConfigError(f"{key}={text}: it is true or false")
     return text == "true"
@@ -64,6 +71,18 @@ def _codes(properties: Mapping[str, str], key: str) -> frozenset[int]:
         return frozenset(int(text) for text in properties.get(key, "").split(",") if text.strip())
     except ValueError as error:
         raise ConfigError(f"{key}: it is a list of request codes, such as 105,34") from error
+
+
+def _networks(properties: Mapping[str, str], key: str) -> tuple[str, ...]:
+    found = tuple(text.strip() for text in properties.get(key, "").split(",") if text.strip())
+    for text in found:
+        try:
+            ipaddress.ip_network(text, strict=False)
+        except ValueError as error:
+            raise ConfigError(
+                f"{key}: {text} is no address or network, such as 10.0.0.7,10.1.0.0/16"
+            ) from error
+    return found
 
 
 def _credentials(properties: Mapping[str, str], key: str, name: str, secret: str) -> Credentials | None:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 
 from kourou.auth.config import AuthConfig
-from kourou.auth.model import ALLOW, DISABLE, AccessError, User, subject_of
+from kourou.auth.model import ALLOW, DISABLE, SUPER, AccessError, User, is_in, subject_of
 from kourou.auth.rules import Need, needs_of, topic
 from kourou.auth.tables import AccessTables
 from kourou.remoting.command import RemotingCommand
@@ -74,6 +74,26 @@ class Guard:
         if user is None:
             raise AccessError("a request that is served without a user is not allowed anything: name one")
         self._allow(user, request, Need(topic(name), actions), _ip_of(peer))
+
+    # Slaves, which read the whole log
+
+    def secret_of_slave(self, name: str) -> str | None:
+        """The secret of a user who may copy the log: a super user, or the one that servers sign as; None for
+        anybody else."""
+        user, inner = self._tables.users.get(name), self._config.inner
+        if user is None or user.status == DISABLE:
+            return None
+        is_inner = inner is not None and inner.access_key == name
+        return user.password if is_inner or user.type == SUPER else None
+
+    def takes_unproven_slave(self, address: str) -> bool:
+        """Whether a slave from an address need not prove who it is."""
+        config = self._config
+        return not config.ha_authentication_enabled or any(
+            is_in(address, network) for network in config.ha_trusted_slaves
+        )
+
+    # Requests
 
     def _authenticate(self, request: RemotingCommand, peer: str) -> User:
         fields = request.ext_fields

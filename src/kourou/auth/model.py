@@ -146,10 +146,11 @@ class Entry:
             return False
         if ALL_ACTIONS not in self.actions and not any(action in self.actions for action in actions):
             return False
-        return not self.source_ips or any(_is_in(source_ip, text) for text in self.source_ips)
+        return not self.source_ips or any(is_in(source_ip, text) for text in self.source_ips)
 
 
-def _is_in(address: str, network: str) -> bool:
+def is_in(address: str, network: str) -> bool:
+    """Whether an address is of a network, or is that address."""
     try:
         known = ipaddress.ip_address(address)
     except ValueError:

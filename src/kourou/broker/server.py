@@ -55,6 +55,7 @@ from kourou.remoting.tls import RenewedContext, TlsConfig, renewed_server_contex
 from kourou.store import BrokerRole, InnerMessage, MessageStore, PutMessageResult, PutMessageStatus
 from kourou.store.config import DEFAULT_HA_PORT
 from kourou.store.replication import Replication
+from kourou.store.replication_proof import Admission, Identity
 
 log = logging.getLogger(__name__)
 
@@ -263,10 +264,19 @@ class Broker:
             server_tls=None if tls is None else renewed_server_context(tls),
             client_tls=None if tls is None else RenewedContext(tls.client_context, tls.client_files()).get,
             check_master=None if self.slave is None else self.slave.check_master,
+            admission=Admission(self.guard.secret_of_slave, self.guard.takes_unproven_slave),
+            identity=self._identity(),
         )
         if replication.client is not None and self.slave is not None:
             replication.client.on_connected = self.slave.replicates
         return replication
+
+    def _identity(self) -> Identity | None:
+        """Who this broker is to its master; None where nothing is to be proved."""
+        config, inner = self.config, self.auth.inner
+        if inner is None or not self.auth.ha_authentication_enabled:
+            return None
+        return Identity(inner.access_key, inner.secret_key, f"{config.broker_name}:{config.broker_id}")
 
     async def stop(self) -> None:
         """Stop taking work, answer what waits, save, flush, close."""

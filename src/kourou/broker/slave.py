@@ -222,7 +222,15 @@ class SlaveService:
     # Whether the master is the right one
 
     async def check_master(self) -> str | None:
-        """What makes the master's log another than this one; None if nothing does, or nothing is known."""
+        """What makes the master's log another than this one, or this slave one that no master can know; None
+        if nothing does, or nothing is known."""
+        auth = self._broker.auth
+        if auth.ha_authentication_enabled and auth.inner is None:
+            return (
+                "this slave cannot prove who it is: set innerClientAuthenticationCredentials, to what the"
+                " master has. Under a master of Java's, or one without access control, set"
+                " haAuthenticationEnable=false"
+            )
         if not self.master_address:
             return None
         try:

@@ -19,6 +19,37 @@ From the master, blocks of at most `haTransferBatchSize` bytes of the log, and s
 The first number of a slave is where it wants to go on. One with an empty log, 0, gets the log from the begin
 of the master's last file (or of its first, with `from_start`). A record may be cut by the end of a block.
 
+Before that, between Kourou's own, master and slave may prove who they are (`replication_proof`; Java does
+not know this). The slave sends a hello, which no report can be, for it is below 0, and waits:
+
+| offset | size | field |
+|--------|------|-------|
+| 0      | 8    | ff, `KOUROU`, 01: the version |
+
+The master answers with a challenge:
+
+| offset | size | field |
+|--------|------|-------|
+| 0      | 8    | fe, `KOUROU`, 01 |
+| 8      | 32   | nonce of the master |
+
+The slave answers with its proof, and its first report follows at once:
+
+| offset | size | field |
+|--------|------|-------|
+| 0      | 32   | nonce of the slave |
+| 32     | 1    | length of the user's name, u |
+| 33     | 1    | length of the broker's name, b |
+| 34     | u    | name of the user, whose secret both know |
+| 34 + u | b    | name and id of the broker, for the master's log |
+| 34+u+b | 32   | HMAC-SHA256, by the secret, of `Kourou HA 1: slave`, LF, the master's nonce and all above |
+
+The master closes the connection, or answers with its own proof, and blocks follow:
+
+| offset | size | field |
+|--------|------|-------|
+| 0      | 32   | the same HMAC, of `Kourou HA 1: master` instead |
+
 The master's side is `replication_master`, the slave's `replication_slave`. Both belong to the thread that
 owns the store, and that thread runs an event loop. Addresses of masters, and what else a slave takes from its
 master, are the broker's business.
@@ -35,6 +66,7 @@ from typing import TYPE_CHECKING
 
 from kourou.store.config import BrokerRole
 from kourou.store.replication_master import CLOSE_TIMEOUT_S, Acceptor, SlaveConnection
+from kourou.store.replication_proof import ANYBODY, Admission, Identity
 from kourou.store.replication_slave import MasterCheck, ReplicationClient
 from kourou.store.replication_waits import AckWaits
 from kourou.store.status import PutCallback
@@ -83,7 +115,8 @@ class Replication:
 
     `from_start`: an empty slave gets the log from its begin, not from its last file. `server_tls` and
     `client_tls` put the connection into TLS, which Java cannot; the latter is asked for a context for each
-    connection. `check_master` looks at a master before its bytes are taken.
+    connection. `check_master` looks at a master before its bytes are taken. `admission` says which slaves are
+    taken, anybody without it; with an `identity` a slave proves who it is, and wants its master to.
     """
 
     def __init__(
@@ -94,15 +127,21 @@ class Replication:
         server_tls: ssl.SSLContext | None = None,
         client_tls: Callable[[], ssl.SSLContext] | None = None,
         check_master: MasterCheck | None = None,
+        admission: Admission = ANYBODY,
+        identity: Identity | None = None,
     ) -> None:
         self._store = store
         self._config = store.config
         self.waits = AckWaits(store.config, self._slaves)
-        self._acceptor = Acceptor(store, from_start=from_start, tls=server_tls, on_change=self.waits.refresh)
+        self._acceptor = Acceptor(
+            store, from_start=from_start, tls=server_tls, admission=admission, on_change=self.waits.refresh
+        )
         self._push_due = False
         self.client: ReplicationClient | None = None
         if store.config.broker_role is BrokerRole.SLAVE:
-            self.client = ReplicationClient(store, tls=client_tls, check_master=check_master)
+            self.client = ReplicationClient(
+                store, tls=client_tls, check_master=check_master, identity=identity
+            )
 
     # Life
 
@@ -146,7 +185,7 @@ class Replication:
     @property
     def slaves(self) -> list[SlaveConnection]:
         """The slaves that have said how far they are."""
-        return [slave for slave in self._acceptor.connections if slave.ack_offset >= 0]
+        return list(self._acceptor.connections)
 
     def wait_for(self, offset: int, callback: PutCallback) -> None:
         """Have `callback` called when enough slaves have everything before `offset`, or too late. What a turn

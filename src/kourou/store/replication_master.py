@@ -4,6 +4,10 @@
 A slave is sent as much as its connection takes; nothing waits for it. One that does not read, or says
 nothing for `haHousekeepingInterval`, is cut off. A slave whose place is not in this log (ahead of its end, or
 before its oldest file) is turned away: going on from anywhere else would make its log another one.
+
+A connection is a slave's, and counts as one, when it has proved who it is, where that is wanted, and has
+reported a place in this log. Until then it is pending: it gets no byte of the log, has little time, and gives
+way to others where there are many.
 """
 
 from __future__ import annotations
@@ -14,10 +18,12 @@ import socket
 import ssl
 import struct
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from kourou.store.replication_flow import FlowMonitor
+from kourou.store.replication_proof import Admission, Entrance, ProofError
 
 if TYPE_CHECKING:
     from kourou.store.message_store import MessageStore
@@ -31,7 +37,10 @@ POLL_S = 0.1  # for what nobody told of, as Java's wait
 WRITE_AT_ONCE_BYTES = 1024 * 1024
 HIGH_WATER_BYTES = 4 * 1024 * 1024  # sent, and not taken by the slave's machine yet
 MAX_SLAVES = 64
+MAX_PENDING = 64
+PENDING_TIMEOUT_S = 10.0  # Java's slave first reports up to haSendHeartbeatInterval (5 s) after it connects
 SAY_AGAIN_S = 60.0  # a slave that is turned away comes again every few seconds
+MAX_SAID = 1000
 CLOSE_TIMEOUT_S = 1.0
 HANDSHAKE_TIMEOUT_S = 10.0
 
@@ -48,8 +57,9 @@ class SlaveConnection(asyncio.Protocol):
         self._is_paused = False
         self._waits_for_next_second = False
         self._tick: asyncio.TimerHandle | None = None
-        self._last_read = self._last_write = time.monotonic()
-        self.peer = ""
+        self._opened = self._last_read = self._last_write = time.monotonic()
+        self._entrance = Entrance(acceptor.admission, "")
+        self.peer = self.host = ""
         self.next_offset = -1  # of the log, to be sent next
         self.ack_offset = -1  # all before is at the slave
         self.flow = FlowMonitor(self._config)
@@ -59,13 +69,11 @@ class SlaveConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A slave came."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
-        host, port = (self._transport.get_extra_info("peername") or ("unknown", 0))[:2]
-        self.peer = f"{host}:{port}"
+        self.host, port = (self._transport.get_extra_info("peername") or ("unknown", 0))[:2]
+        self.peer = f"{self.host}:{port}"
+        self._entrance = Entrance(self._acceptor.admission, self.host)
         self._transport.set_write_buffer_limits(HIGH_WATER_BYTES)
-        if not self._acceptor.opened(self):
-            self._transport.abort()
-            return
-        log.info("slave %s is connected", self.peer)
+        self._acceptor.opened(self)
         self._tick = asyncio.get_running_loop().call_later(POLL_S, self._on_tick)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -85,12 +93,14 @@ class SlaveConnection(asyncio.Protocol):
         self.push()
 
     def data_received(self, data: bytes) -> None:
-        """Reports: the last one counts."""
+        """Reports: the last one counts. Before them, perhaps, a proof."""
+        if self._transport is None or self._transport.is_closing():
+            return
         self._last_read = time.monotonic()
-        data = self._rest + data
+        data = self._rest + (data if self._entrance.passed else self._enter(data))
         whole = len(data) // REPORT.size * REPORT.size
         self._rest = data[whole:]
-        if not whole or self._transport is None:
+        if not whole:
             return
         (offset,) = REPORT.unpack_from(data, whole - REPORT.size)
         if self.next_offset < 0:
@@ -98,35 +108,58 @@ class SlaveConnection(asyncio.Protocol):
             if not self._begin(first):
                 return
         if not 0 <= offset <= self.next_offset:
-            self.refuse(f"it says that it has the log up to {offset}, and was sent {self.next_offset}")
+            detail = f"it says that it has the log up to {offset}, and was sent {self.next_offset}"
+            self.refuse("its report is wrong", detail)
+            return
+        if self.ack_offset < 0 and not self._acceptor.take(self):
+            self.refuse("there are too many slaves", f"{MAX_SLAVES} already")
             return
         self.ack_offset = offset
         self._acceptor.on_change()
         self.push()
+
+    def _enter(self, data: bytes) -> bytes:
+        """Have the slave say who it is; the reports that came after that."""
+        assert self._transport is not None
+        try:
+            self._transport.write(self._entrance.receive(data))
+        except ProofError as error:
+            self.refuse(error.reason, error.advice)
+            return b""
+        return self._entrance.rest if self._entrance.passed else b""
 
     # The log
 
     def _begin(self, offset: int) -> bool:
         """A slave says where it wants to go on; False if that is nowhere in this log."""
         first, end = max(self._log.min_offset, 0), self._log.max_offset
+        if offset < 0:
+            self.refuse("its report is wrong", f"it says that its log ends at {offset}")
+            return False
         if offset == 0:
             size = self._log.file_size
             self.next_offset = first if self._acceptor.from_start else max(end - end % size, first)
         elif offset > end:
             self.refuse(
-                f"it is ahead: its log ends at {offset}, this one at {end}. If this master lost messages that"
-                " the slave has, make the slave the master; else stop the slave, empty its store and start it"
+                "it is ahead",
+                f"its log ends at {offset}, this one at {end}. If this master lost messages that the slave"
+                " has, make the slave the master; else stop the slave, empty its store and start it",
             )
             return False
         elif offset < first:
             self.refuse(
-                f"it is too far behind: its log ends at {offset}, this one begins at {first}."
-                " Stop the slave, empty its store and start it"
+                "it is too far behind",
+                f"its log ends at {offset}, this one begins at {first}."
+                " Stop the slave, empty its store and start it",
             )
             return False
         else:
             self.next_offset = offset
-        log.info("slave %s has the log up to %d and gets it from %d", self.peer, offset, self.next_offset)
+        who = (
+            f"{self._entrance.name!r}, user {self._entrance.user!r}" if self._entrance.user else "not proved"
+        )
+        text = "slave %s (%s) has the log up to %d and gets it from %d"
+        log.info(text, self.peer, who, offset, self.next_offset)
         return True
 
     def push(self) -> None:
@@ -140,7 +173,7 @@ class SlaveConnection(asyncio.Protocol):
             data = self._log.data_from(self.next_offset)
             if not data:
                 if data is None and self.next_offset < self._log.min_offset:
-                    self.refuse("it was too slow: the log file that it needs next is deleted")
+                    self.refuse("it was too slow", "the log file that it needs next is deleted")
                     return
                 break
             size = min(len(data), batch, self.flow.allowance())
@@ -177,6 +210,13 @@ class SlaveConnection(asyncio.Protocol):
     def _on_tick(self) -> None:
         assert self._transport is not None
         now = time.monotonic()
+        if self.ack_offset < 0 and now - self._opened > PENDING_TIMEOUT_S:
+            self.refuse("it said too little", f"no report within {PENDING_TIMEOUT_S:g} s")
+            return
+        if not self._entrance.still_holds:
+            detail = f"{self._entrance.user!r} was changed, disabled or deleted"
+            self.refuse("its user is no longer accepted", detail)
+            return
         if now - self._last_read > self._config.ha_housekeeping_interval / 1000:
             log.warning("slave %s said nothing for too long: its connection is closed", self.peer)
             self.abort()
@@ -189,9 +229,9 @@ class SlaveConnection(asyncio.Protocol):
 
     # The end
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, detail: str) -> None:
         """Turn the slave away."""
-        self._acceptor.say(self.peer, reason)
+        self._acceptor.say(self, reason, detail)
         self.next_offset = -1
         self.abort()
 
@@ -216,13 +256,16 @@ class Acceptor:
         *,
         from_start: bool,
         tls: ssl.SSLContext | None,
+        admission: Admission,
         on_change: Callable[[], None],
     ) -> None:
         self.store = store
         self.from_start = from_start
         self._tls = tls
+        self.admission = admission
         self.on_change = on_change
         self.connections: set[SlaveConnection] = set()
+        self._pending: dict[SlaveConnection, None] = {}  # the oldest first
         self._server: asyncio.Server | None = None
         self._said: dict[tuple[str, str], float] = {}  # host and reason -> when it may be said again
 
@@ -245,6 +288,8 @@ class Acceptor:
         if self._server is None:
             return
         self._server.close()
+        for connection in tuple(self._pending):
+            connection.abort()
         for connection in tuple(self.connections):
             connection.close()
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
@@ -256,26 +301,39 @@ class Acceptor:
         await asyncio.sleep(0)
         self._server = None
 
-    def opened(self, connection: SlaveConnection) -> bool:
-        """Take a slave in; False if there are too many."""
+    def opened(self, connection: SlaveConnection) -> None:
+        """Somebody came. Where too many are pending, the oldest of the address that has most gives way:
+        whoever opens many connections displaces its own."""
+        self._pending[connection] = None
+        if len(self._pending) > MAX_PENDING:
+            ((host, _),) = Counter(one.host for one in self._pending).most_common(1)
+            oldest = next(one for one in self._pending if one.host == host)
+            del self._pending[oldest]  # now: the connection is told of its end in another turn
+            oldest.abort()
+
+    def take(self, connection: SlaveConnection) -> bool:
+        """Count a connection as a slave's; False if there are too many."""
         if len(self.connections) >= MAX_SLAVES:
-            self.say(connection.peer, f"there are {MAX_SLAVES} slaves already")
             return False
+        self._pending.pop(connection, None)
         self.connections.add(connection)
         return True
 
     def closed(self, connection: SlaveConnection) -> None:
-        """A slave is gone."""
+        """A connection is gone."""
+        self._pending.pop(connection, None)
         if connection in self.connections:
             self.connections.discard(connection)
             self.on_change()
             log.info("slave %s is gone; it had the log up to %d", connection.peer, connection.ack_offset)
 
-    def say(self, peer: str, reason: str) -> None:
-        """Say why a slave is turned away, once in a while."""
-        key, now = (peer.rpartition(":")[0], reason), time.monotonic()
+    def say(self, connection: SlaveConnection, reason: str, detail: str) -> None:
+        """Say why a slave is turned away, once in a while. What the peer chose is in the detail alone: in the
+        reason it would make each of its connections a line of the log."""
+        key, now = (connection.host, reason), time.monotonic()
         if self._said.get(key, 0.0) > now:
             return
         self._said = {said: until for said, until in self._said.items() if until > now}
-        self._said[key] = now + SAY_AGAIN_S
-        log.error("slave %s is turned away: %s", peer, reason)
+        if len(self._said) < MAX_SAID:
+            self._said[key] = now + SAY_AGAIN_S
+            log.error("slave %s is turned away: %s: %s", connection.peer, reason, detail)

@@ -3,7 +3,8 @@
 
 Bytes go into the log as they come, records or parts of records; whole records are dispatched to queues and
 index after the master was told. A block that does not begin where this log ends ends the connection: the next
-one begins at the end of this log.
+one begins at the end of this log. Where a slave has an identity it proves it, and takes nothing from a master
+that does not prove its own.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from kourou.errors import KourouError
 from kourou.store.replication_dispatch import LogDispatcher
 from kourou.store.replication_flow import FlowMonitor
 from kourou.store.replication_master import BLOCK_HEAD, CLOSE_TIMEOUT_S, HANDSHAKE_TIMEOUT_S, REPORT
+from kourou.store.replication_proof import HELLO, Identity, Introduction, ProofError
 
 if TYPE_CHECKING:
     from kourou.store.message_store import MessageStore
@@ -30,6 +32,7 @@ log = logging.getLogger(__name__)
 MasterCheck = Callable[[], Awaitable[str | None]]
 
 CONNECT_TIMEOUT_S = 3.0
+PROOF_TIMEOUT_S = 5.0
 TICK_S = 0.1
 RETRY_FIRST_S = 0.2  # doubled with each failure
 RETRY_MOST_S = 5.0
@@ -50,15 +53,21 @@ class _MasterConnection(asyncio.Protocol):
         self._offset = 0  # of the next of them
         self._reported = -1
         self._tick: asyncio.TimerHandle | None = None
-        self._last_read = self._last_write = time.monotonic()
-        self.reason = "the master closed it"
+        self._opened = self._last_read = self._last_write = time.monotonic()
+        self._introduction = None if client.identity is None else Introduction(client.identity)
+        self.reason = ""
         self.has_read = False
+        self.is_decided = asyncio.Event()  # whether the log can be followed; if not, it is over too
         self.is_over = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say at once how far this log is."""
+        """Say at once how far this log is, or that there is a proof to come."""
         self._transport = cast(asyncio.Transport, transport)
-        self._report()
+        if self._introduction is None:
+            self._report()
+            self.is_decided.set()
+        else:
+            self._transport.write(HELLO)
         self._tick = asyncio.get_running_loop().call_later(TICK_S, self._on_tick)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -66,14 +75,30 @@ class _MasterConnection(asyncio.Protocol):
         self._transport = None
         if self._tick is not None:
             self._tick.cancel()
-        if exc is not None:
-            self.reason = str(exc) or type(exc).__name__
+        self.reason = self.reason or self._reason_of(exc)
         self.is_over.set()
+        self.is_decided.set()
+
+    def _reason_of(self, exc: Exception | None) -> str:
+        """What it means that the connection ended by itself."""
+        if self._introduction is not None:
+            return str(self._introduction.failure)
+        reason = "the master closed it" if exc is None else str(exc) or type(exc).__name__
+        if self.has_read:
+            return reason
+        return (
+            f"{reason} before it sent anything; its log says why. If it wants a proof, set"
+            " authenticationEnabled=true and innerClientAuthenticationCredentials here"
+        )
 
     def data_received(self, data: bytes) -> None:
         """Append what came, and say how far this log is now. Hot on a slave."""
         if self._transport is None or self._transport.is_closing():
             return
+        if self._introduction is not None:
+            data = self._introduce(self._introduction, data)
+            if not data:
+                return
         self.has_read = True
         self._last_read = time.monotonic()
         self._client.note_read(len(data))
@@ -85,6 +110,23 @@ class _MasterConnection(asyncio.Protocol):
         if self._client.end > self._reported:
             self._report()
             self._client.dispatch_soon()
+
+    def _introduce(self, introduction: Introduction, data: bytes) -> bytes:
+        """Exchange proofs; the bytes that came after the master's."""
+        assert self._transport is not None
+        try:
+            answer = introduction.receive(data)
+        except ProofError as error:
+            self._end(str(error))
+            return b""
+        if answer:
+            self._transport.write(answer)
+            self._report()
+        if not introduction.passed:
+            return b""
+        self._introduction = None
+        self.is_decided.set()
+        return introduction.rest
 
     def _take(self, view: memoryview) -> None:
         while view:
@@ -117,10 +159,14 @@ class _MasterConnection(asyncio.Protocol):
     def _on_tick(self) -> None:
         assert self._transport is not None
         now = time.monotonic()
+        if self._introduction is not None and now - self._opened > PROOF_TIMEOUT_S:
+            self._end(str(self._introduction.failure))
+            return
         if now - self._last_read > self._config.ha_housekeeping_interval / 1000:
             self._end("the master said nothing for too long")
             return
-        if now - self._last_write > self._config.ha_send_heartbeat_interval / 1000:
+        due = now - self._last_write > self._config.ha_send_heartbeat_interval / 1000
+        if due and self._introduction is None:
             self._report()
         self._tick = asyncio.get_running_loop().call_later(TICK_S, self._on_tick)
 
@@ -143,8 +189,10 @@ class ReplicationClient:
         *,
         tls: Callable[[], ssl.SSLContext] | None = None,
         check_master: MasterCheck | None = None,
+        identity: Identity | None = None,
     ) -> None:
         self.store = store
+        self.identity = identity
         self._files = store.commit_log.files
         self._tls = tls
         self._check_master = check_master
@@ -197,7 +245,7 @@ class ReplicationClient:
     @property
     def is_connected(self) -> bool:
         """Whether the master is there, as far as can be told from here."""
-        return self._connection is not None
+        return self._connection is not None and self._connection.is_decided.is_set()
 
     async def _run(self) -> None:
         pause_s = RETRY_FIRST_S
@@ -238,9 +286,11 @@ class ReplicationClient:
             self.say(f"no connection to {self.address}: {error or 'it does not answer'}")
             return False
         self._connection = connection
-        log.info("connected to the master at %s, with the log up to %d", self.address, self.end)
-        self._tell(True)
         try:
+            await connection.is_decided.wait()
+            if not connection.is_over.is_set():
+                log.info("connected to the master at %s, with the log up to %d", self.address, self.end)
+                self._tell(True)
             await connection.is_over.wait()
         finally:
             connection.abort()
