@@ -69,7 +69,7 @@ def register_broker(context: Context, connection: Connection, request: RemotingC
     if crc != 0 and crc != zlib.crc32(body or b"") & 0x7FFFFFFF:
         log.warning("the body of a registration from %s has another checksum", connection.peer)
         return request.response(ResponseCode.SYSTEM_ERROR, {}, remark="crc32 not match")
-    acting_master = fields.get("enableActingMaster")
+    acting_master = fields.get("enableActingMaster") or None
     result = context.routes.register(
         _broker(request),
         decode_registration(body, compressed=_is_true(fields.get("compressed")), version=request.version),
