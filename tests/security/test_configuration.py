@@ -83,8 +83,19 @@ both_servers = pytest.mark.parametrize("attacked", ["broker", "name server"], in
         "{key}={harmless}\n{key}={value}\n{harmless}=changed",
         "# a comment\r{key} {value}",
         "  \t{key}\t=\t{value}",
+        "{key}\\u0020={value}",
+        "\\u0020{key}={value}",
+        "{key}\\ ={value}",
+        "{harmless}=changed\n{key}\\t\\n={value}",
+        "\\ufeff{key}={value}",
+        "{key}\\u00a0={value}",
+        "{key}\\u0000={value}",
     ],
-    ids=["first", "last", "escaped", "over two lines", "twice", "behind a comment", "blanks"],
+    ids=[
+        "first", "last", "escaped", "over two lines", "twice", "behind a comment", "blanks",
+        "a blank behind", "a blank before", "an escaped blank", "a tab and a line", "a byte order mark",
+        "another blank", "a NUL",
+    ],
 )
 def test_what_names_a_place_is_refused_in_every_form(attacked: Attacked, key: str, form: str) -> None:
     before, on_disk = attacked.config(), attacked.file.read_bytes()
