@@ -92,9 +92,20 @@ both_servers = pytest.mark.parametrize("attacked", ["broker", "name server"], in
         "{key}\\u0000={value}",
     ],
     ids=[
-        "first", "last", "escaped", "over two lines", "twice", "behind a comment", "blanks",
-        "a blank behind", "a blank before", "an escaped blank", "a tab and a line", "a byte order mark",
-        "another blank", "a NUL",
+        "first",
+        "last",
+        "escaped",
+        "over two lines",
+        "twice",
+        "behind a comment",
+        "blanks",
+        "a blank behind",
+        "a blank before",
+        "an escaped blank",
+        "a tab and a line",
+        "a byte order mark",
+        "another blank",
+        "a NUL",
     ],
 )
 def test_what_names_a_place_is_refused_in_every_form(attacked: Attacked, key: str, form: str) -> None:

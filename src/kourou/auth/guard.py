@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 
 from kourou.auth.config import AuthConfig
-from kourou.auth.model import ALLOW, DISABLE, AccessError, Resource, User, subject_of
+from kourou.auth.model import ALLOW, DISABLE, SUPER, AccessError, Resource, User, subject_of
 from kourou.auth.rules import ALL_TOPICS, Need, needs_of
 from kourou.auth.tables import AccessTables
 from kourou.remoting.command import RemotingCommand
@@ -52,12 +52,29 @@ class Guard:
         user: User | None = None
         if request.code not in self._config.authentication_whitelist:
             user = self._authenticate(request, peer)
+        self._authorize(user, request, peer)
+
+    def check_again(self, request: RemotingCommand, peer: str) -> None:
+        """AccessError unless a request that has waited may still be served."""
+        name = self.user_of(request)
+        if name is None:
+            return
+        user = self._tables.users.get(name)
+        if user is None or user.status == DISABLE:
+            raise AccessError(f"User:{name} is not known any more, or disabled.")
+        self._authorize(user, request, peer)
+
+    def _authorize(self, user: User | None, request: RemotingCommand, peer: str) -> None:
         if not self._config.authorization_enabled or request.code in self._config.authorization_whitelist:
             return
         if user is None:
             raise AccessError("a request that is served without a user is not allowed anything: name one")
-        if not self._tables.is_super(user.name):
-            self._authorize(user, request, _ip_of(peer))
+        if self._tables.is_super(user.name):
+            return
+        source_ip = _ip_of(peer)
+        for need in needs_of(request, self._cluster()):
+            if not self._is_allowed(user.name, need, source_ip):
+                raise _refusal(request, user.name, need, source_ip)
 
     def require(self, request: RemotingCommand, peer: str, resource: Resource, *actions: str) -> None:
         """AccessError unless who asks may do one of these with a resource that the request itself does not
@@ -75,7 +92,7 @@ class Guard:
         """
         if not self.allows(request, peer, resource or ALL_TOPICS, *actions):
             log.info("request %d of %s: no %s, or not allowed", request.code, self.user_of(request), what)
-            raise AccessError(f"there is no {what}, or none of {', '.join(actions)} is allowed on its topic")
+            raise AccessError(f"there is no {what}, or its topic is not allowed")
 
     def allows(self, request: RemotingCommand, peer: str, resource: Resource, *actions: str) -> bool:
         """Whether who asks may do one of these with a resource. The request has been checked before."""
@@ -87,9 +104,10 @@ class Guard:
         """Whether a user may do one of these with a resource from where it is."""
         if not self._config.authentication_enabled or not self._config.authorization_enabled:
             return True
-        if user not in self._tables.users:
+        known = self._tables.users.get(user or "")
+        if known is None or known.status == DISABLE:
             return False
-        return self._tables.is_super(user) or self._is_allowed(user, Need(resource, actions), _ip_of(peer))
+        return known.type == SUPER or self._is_allowed(known.name, Need(resource, actions), _ip_of(peer))
 
     def user_of(self, request: RemotingCommand) -> str | None:
         """The user who signed a request that has been checked; None where nobody has to."""
@@ -112,11 +130,6 @@ class Guard:
         if user.status == DISABLE:
             raise AccessError(f"User:{name} is disabled.")
         return user
-
-    def _authorize(self, user: User, request: RemotingCommand, source_ip: str) -> None:
-        for need in needs_of(request, self._cluster()):
-            if not self._is_allowed(user.name, need, source_ip):
-                raise _refusal(request, user.name, need, source_ip)
 
     def _is_allowed(self, user: str, need: Need, source_ip: str) -> bool:
         if self._changes != self._tables.changes or len(self._decisions) > MAX_DECISIONS:
