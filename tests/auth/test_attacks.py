@@ -125,8 +125,9 @@ def about(code: Code, group: str, topic: str) -> RemotingCommand:
     "code",
     [
         Code.HEART_BEAT, Code.CHECK_CLIENT_CONFIG, Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ,
-        Code.QUERY_ASSIGNMENT, Code.QUERY_CONSUMER_OFFSET, Code.UPDATE_CONSUMER_OFFSET, Code.GET_CONSUME_STATS,
-        Code.INVOKE_BROKER_TO_RESET_OFFSET, Code.QUERY_CONSUME_TIME_SPAN, Code.QUERY_CORRECTION_OFFSET,
+        Code.QUERY_ASSIGNMENT, Code.QUERY_CONSUMER_OFFSET, Code.UPDATE_CONSUMER_OFFSET,
+        Code.GET_CONSUME_STATS, Code.INVOKE_BROKER_TO_RESET_OFFSET, Code.QUERY_CONSUME_TIME_SPAN,
+        Code.QUERY_CORRECTION_OFFSET,
         Code.CLONE_GROUP_OFFSET, Code.QUERY_CONSUME_QUEUE, Code.UPDATE_AND_GET_GROUP_FORBIDDEN,
         Code.QUERY_SUBSCRIPTION_BY_CONSUMER, Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
     ],
@@ -317,7 +318,12 @@ def test_a_recall_takes_back_messages_of_its_own_topic_alone(tmp_path):
         victim.ask(RemotingCommand(Code.RECALL_MESSAGE, {"topic": "theirs", "recallHandle": theirs}))
         until(lambda: site.broker.timers.queue_behind == 0, "the timers to be entered")
         clock.time_ms += 20_000
-        until(lambda: site.do(lambda: site.broker.timers.deliver_due() or site.broker.timers.pending == 0))
+
+        def is_delivered() -> bool:
+            site.do(site.broker.timers.deliver_due)
+            return site.do(lambda: site.broker.timers.pending) == 0
+
+        until(is_delivered, "the slot to be over")
         assert [bytes(message.body) for message in site.stored("theirs")] == [b"SAME"]
 
 
