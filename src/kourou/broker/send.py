@@ -670,11 +670,7 @@ class MessageSender:
 
 
 def most_retries(config: SubscriptionGroupConfig, asked: int | None) -> int:
-    """How often a message may be tried again: as its group is set, or as its client says.
-
-    Java also looks at the version of the client; those that are too old for this do not say it, and the
-    version is outside the signature of a request.
-    """
+    """How often a message may be tried again: as its group is set, or as its client says, of any version."""
     return config.retry_max_times if asked is None else asked
 
 

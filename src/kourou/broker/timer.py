@@ -416,8 +416,7 @@ class TimerService:
             (deleting if unit.magic & (DELETE | ROLL) == DELETE else units).append(unit.position)
             if len(units) % UNITS_A_STEP == 0:
                 yield 0.0
-        # Topic and key: a key is chosen by who sends, and the topic is what it was allowed to send to.
-        deleted: set[tuple[str | None, str | None]] = set()
+        deleted: set[tuple[str | None, str | None]] = set()  # topic and key: senders choose the key
         for entered in map(read, deleting):
             found = self._read(entered.physical_offset, entered.record_size) if entered else None
             key = found.properties.get(names.TIMER_DEL_UNIQKEY) if found else None
