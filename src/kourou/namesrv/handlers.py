@@ -80,7 +80,7 @@ def register_broker(context: Context, connection: Connection, request: RemotingC
         who,
         decode_registration(body, compressed=_is_true(fields.get("compressed")), version=request.version),
         ha_address=_required(request, "haServerAddr"),
-        zone=fields.get(ZONE_NAME),
+        zone=fields.get(ZONE_NAME) or None,
         timeout_ms=_number(request, "heartbeatTimeoutMillis"),
         enable_acting_master=None if acting_master is None else _is_true(acting_master),
         connection=connection,
