@@ -22,6 +22,8 @@ _PLACE = re.compile(
     r"|bindAddress|listenPort|brokerIP\d|haMasterAddress|haListenPort|metrics\w*(?:Host|Port|Target|Header)"
 )
 
+_KEY = re.compile(r"[A-Za-z0-9_.-]+")
+
 _kinds_by_class: dict[type, dict[str, Any]] = {}  # a class has hundreds of keys: a look-up takes milliseconds
 
 
@@ -38,8 +40,9 @@ def java_keys(cls: type) -> dict[str, str]:
 
 def names_a_place(key: str) -> bool:
     """Whether a key says where files are, where a server listens or how it speaks: such are for its own file,
-    and no request changes them."""
-    return _PLACE.fullmatch(key) is not None
+    and no request changes them. So is what no key looks like, with a blank at its end say: whoever trims what
+    it reads would take it for the key."""
+    return _PLACE.fullmatch(key) is not None or _KEY.fullmatch(key) is None
 
 
 def _kinds(cls: type) -> dict[str, Any]:

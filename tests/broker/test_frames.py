@@ -94,6 +94,7 @@ KNOWN = [
     (RequestCode.QUERY_ASSIGNMENT, "messageQueueAssignments.*POP|queueId: -1 != 0", "there is no POP"),
     (RequestCode.SET_MESSAGE_REQUEST_MODE, "code: 0 != (17|29)|remark: None", "there is no POP"),
     (RequestCode.GET_ALL_TOPIC_CONFIG, "order: True != False", "by a KV config that is not recorded"),
+    (RequestCode.RESUME_CHECK_HALF_MESSAGE, "(code|remark): ", "a plain message does not become a half"),
     (RequestCode.RECALL_MESSAGE, "(code|remark): .*timestamp invalid|msgId: missing", "its time is over"),
     (
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,

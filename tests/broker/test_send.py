@@ -954,8 +954,10 @@ def test_the_limit_of_retries_is_the_clients_if_it_knows_one(site, peer):
     assert [item.reconsume_times for item in site.stored("%DLQ%g")] == [3]
     peer.ask(retry(times=17, most=20))
     assert [item.reconsume_times for item in site.stored("%RETRY%g")] == [17]
-    peer.ask(retry(times=3, most=2, version=120))  # a client too old to say
-    assert [item.reconsume_times for item in site.stored("%RETRY%g")] == [17, 3]
+    peer.ask(retry(times=4, most=3, version=120))  # no signature covers a version: it decides nothing
+    assert [item.reconsume_times for item in site.stored("%DLQ%g")] == [3, 4]
+    peer.ask(retry(times=4, version=120))
+    assert [item.reconsume_times for item in site.stored("%RETRY%g")] == [17, 4]
 
 
 def test_a_group_that_consumes_in_order_has_no_retries(site, peer):

@@ -68,7 +68,7 @@ def run(
         broker = Broker(BrokerConfig.from_properties(properties), clock=clock)
         await broker.start()
         try:
-            setattr(broker.producers, "pick", {"PG": producer}.get)  # noqa: B010
+            setattr(broker.producers, "pick", lambda group, may: {"PG": producer}.get(group))  # noqa: B010
             await test(broker)
         finally:
             await broker.stop()
@@ -89,7 +89,8 @@ def end(
     broker: Broker, half: StoredMessage, outcome: int, *, check: bool = False, group: str = "PG"
 ) -> int | None:
     header = EndTransaction(group, half.queue_offset, half.physical_offset, outcome, "U", "T", check)
-    answer = broker.transactions.end(RemotingCommand(RequestCode.END_TRANSACTION, header.fields()), header)
+    request = RemotingCommand(RequestCode.END_TRANSACTION, header.fields())
+    answer = broker.transactions.end(request, header, half)
     return None if answer is None else answer.code
 
 
@@ -176,7 +177,8 @@ def test_an_end_that_does_not_fit_its_half_changes_nothing(tmp_path, clock, prod
             "commit_log_offset": half.physical_offset, **change,
         }  # fmt: skip
         header = EndTransaction(**values, commit_or_rollback=COMMIT, msg_id="U")
-        answer = broker.transactions.end(RemotingCommand(37), header)
+        found = broker.transactions.find_half(header.commit_log_offset)
+        answer = broker.transactions.end(RemotingCommand(37), header, found)
         assert answer is not None
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert remark in (answer.remark or "")
@@ -345,7 +347,9 @@ def test_the_golden_store_goes_on_where_java_stopped(tmp_path, producer):
     clock = ManualClock()
 
     async def test(broker: Broker) -> None:
-        setattr(broker.producers, "pick", {"golden_trans_group": producer}.get)  # noqa: B010
+        setattr(  # noqa: B010
+            broker.producers, "pick", lambda group, may: {"golden_trans_group": producer}.get(group)
+        )
         first = broker.offsets.query(GROUP, TRANS_HALF_TOPIC, 0)
         resolved = {int(text) for body in ops(broker) for text in body.decode().split(",") if text}
         pending = [half for half in halves(broker)[first:] if half.queue_offset not in resolved]

@@ -102,18 +102,17 @@ def _early(self: MessagePutter, properties: dict[str, str], timestamp: int, code
 
 
 def _turned(outcome: int, into: int) -> Callable[..., Any]:
-    def end(self: TransactionService, request: Any, header: Any) -> Any:
+    def end(self: TransactionService, request: Any, header: Any, half: Any) -> Any:
         if header.commit_or_rollback == outcome and not header.from_transaction_check:
             header = replace(header, commit_or_rollback=into)
-        return _end(self, request, header)
+        return _end(self, request, header, half)
 
     return end
 
 
-def _resolved_first(self: TransactionService, request: Any, header: Any) -> Any:
-    half = self._broker.store.look_message(header.commit_log_offset)
+def _resolved_first(self: TransactionService, request: Any, header: Any, half: Any) -> Any:
     if header.commit_or_rollback != sysflag.TRANSACTION_COMMIT or half is None:
-        return _end(self, request, header)
+        return _end(self, request, header, half)
     self._resolve(half.queue_offset)
     asyncio.get_running_loop().call_later(0.5, self._broker.put, _final_message(half))
     return request.response()

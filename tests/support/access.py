@@ -18,15 +18,19 @@ BROKER = {
 SERVED = sorted(BROKER | {int(code) for code in NAME_SERVER})
 FIELDS = {
     "topic": "T", "b": "T", "consumerGroup": "G", "group": "G", "groupName": "G", "compareGroup": "G",
-    "filterGroups": "G", "destGroup": "G", "username": "somebody",
+    "filterGroups": "G", "srcGroup": "G", "destGroup": "G", "username": "somebody",
 }  # fmt: skip
 BODY: dict[str, Any] = {
+    "clientID": "c",
     "consumerGroup": "G",
+    "group": "G",
     "topic": "T",
     "groupName": "G",
     "mqSet": [{"topic": "T", "brokerName": "b", "queueId": 0}],
     "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": [{"topic": "T"}, {"topic": "%RETRY%G"}]}],
+    "subscriptionData": {"topic": "T"},
     "topicConfigList": [{"topicName": "T"}],
+    "groupConfigList": [{"groupName": "G"}],
 }
 
 

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable
 
 from kourou.auth.config import AuthConfig
-from kourou.auth.model import ALLOW, DISABLE, SUPER, AccessError, User, is_in, subject_of
-from kourou.auth.rules import Need, needs_of, topic
+from kourou.auth.model import ALLOW, DISABLE, SUPER, AccessError, Resource, User, is_in, subject_of
+from kourou.auth.rules import ALL_TOPICS, Need, needs_of
 from kourou.auth.tables import AccessTables
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Answer, Connection, Handler
@@ -52,28 +52,68 @@ class Guard:
         user: User | None = None
         if request.code not in self._config.authentication_whitelist:
             user = self._authenticate(request, peer)
+        self._authorize(user, request, peer)
+
+    def check_again(self, request: RemotingCommand, peer: str) -> None:
+        """AccessError unless a request that has waited may still be served."""
+        name = self.user_of(request)
+        if name is None:
+            return
+        user = self._tables.users.get(name)
+        if user is None or user.status == DISABLE:
+            raise AccessError(f"User:{name} is not known any more, or disabled.")
+        self._authorize(user, request, peer)
+
+    def _authorize(self, user: User | None, request: RemotingCommand, peer: str) -> None:
         if not self._config.authorization_enabled or request.code in self._config.authorization_whitelist:
             return
         if user is None:
             raise AccessError("a request that is served without a user is not allowed anything: name one")
-        if not self._tables.is_super(user.name):
-            self._authorize(user, request, _ip_of(peer))
+        if self._tables.is_super(user.name):
+            return
+        source_ip = _ip_of(peer)
+        for need in needs_of(request, self._cluster()):
+            if not self._is_allowed(user.name, need, source_ip):
+                raise _refusal(request, user.name, need, source_ip)
 
-    def check_topic(self, request: RemotingCommand, peer: str, name: str, *actions: str) -> None:
-        """AccessError unless who asks may do one of these with a topic that the request does not name.
+    def require(self, request: RemotingCommand, peer: str, resource: Resource, *actions: str) -> None:
+        """AccessError unless who asks may do one of these with a resource that the request itself does not
+        name: what is touched is known only when it is found. The request has been checked before."""
+        if not self.allows(request, peer, resource, *actions):
+            raise _refusal(request, self.user_of(request), Need(resource, actions), _ip_of(peer))
 
-        It is that of a message which is named by its place in the log. The request has been checked before.
+    def require_found(
+        self, request: RemotingCommand, peer: str, what: str, resource: Resource | None, *actions: str
+    ) -> None:
+        """As `require`, for something that was looked for; without a resource, there is none.
+
+        Both refusals are the same, so that nobody learns by asking what is where. Who may do this with all
+        topics goes on, and is told.
         """
+        if not self.allows(request, peer, resource or ALL_TOPICS, *actions):
+            log.info("request %d of %s: no %s, or not allowed", request.code, self.user_of(request), what)
+            raise AccessError(f"there is no {what}, or its topic is not allowed")
+
+    def allows(self, request: RemotingCommand, peer: str, resource: Resource, *actions: str) -> bool:
+        """Whether who asks may do one of these with a resource. The request has been checked before."""
+        if request.code in self._config.authorization_whitelist:
+            return True
+        return self.may(self.user_of(request), peer, resource, *actions)
+
+    def may(self, user: str | None, peer: str, resource: Resource, *actions: str) -> bool:
+        """Whether a user may do one of these with a resource from where it is."""
         if not self._config.authentication_enabled or not self._config.authorization_enabled:
-            return
-        user = self._tables.users.get(request.ext_fields.get(ACCESS_KEY, ""))
-        if request.code in self._config.authorization_whitelist or (
-            user and self._tables.is_super(user.name)
-        ):
-            return
-        if user is None:
-            raise AccessError("a request that is served without a user is not allowed anything: name one")
-        self._allow(user, request, Need(topic(name), actions), _ip_of(peer))
+            return True
+        known = self._tables.users.get(user or "")
+        if known is None or known.status == DISABLE:
+            return False
+        return known.type == SUPER or self._is_allowed(known.name, Need(resource, actions), _ip_of(peer))
+
+    def user_of(self, request: RemotingCommand) -> str | None:
+        """The user who signed a request that has been checked; None where nobody has to."""
+        if not self._config.authentication_enabled or request.code in self._config.authentication_whitelist:
+            return None
+        return request.ext_fields.get(ACCESS_KEY)
 
     # Slaves, which read the whole log
 
@@ -111,24 +151,23 @@ class Guard:
             raise AccessError(f"User:{name} is disabled.")
         return user
 
-    def _authorize(self, user: User, request: RemotingCommand, source_ip: str) -> None:
-        for need in needs_of(request, self._cluster()):
-            self._allow(user, request, need, source_ip)
-
-    def _allow(self, user: User, request: RemotingCommand, need: Need, source_ip: str) -> None:
+    def _is_allowed(self, user: str, need: Need, source_ip: str) -> bool:
         if self._changes != self._tables.changes or len(self._decisions) > MAX_DECISIONS:
             self._decisions.clear()
             self._changes = self._tables.changes
-        key = user.name, need, source_ip
+        key = user, need, source_ip
         allowed = self._decisions.get(key)
         if allowed is None:
-            acl = self._tables.acls.get(subject_of(user.name))
+            acl = self._tables.acls.get(subject_of(user))
             decision = None if acl is None else acl.decide(need.resource, need.actions, source_ip)
             allowed = self._decisions[key] = decision == ALLOW
-        if not allowed:
-            text = f"{subject_of(user.name)} has no permission to access {need.resource} from {source_ip}"
-            log.info("%s (%s for request %d)", text, "/".join(need.actions), request.code)
-            raise AccessError(f"{text}: one of {', '.join(need.actions)} must be allowed")
+        return allowed
+
+
+def _refusal(request: RemotingCommand, user: str | None, need: Need, source_ip: str) -> AccessError:
+    text = f"{subject_of(user or '')} has no permission to access {need.resource} from {source_ip}"
+    log.info("%s (%s for request %d)", text, "/".join(need.actions), request.code)
+    return AccessError(f"{text}: one of {', '.join(need.actions)} must be allowed")
 
 
 def _ip_of(peer: str) -> str:

@@ -10,10 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from kourou.auth.model import CLUSTER, GROUP, TOPIC, AccessError, Resource
-from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
-from kourou.remoting import lenient_json
+from kourou.message.topics import RETRY_PREFIX
+from kourou.remoting.bodies import as_object, read_body, read_list, read_text
 from kourou.remoting.codes import RequestCode as Code
 from kourou.remoting.command import RemotingCommand
+from kourou.remoting.header import BadRequestError
+from kourou.remoting.heartbeat import read_heartbeat
+from kourou.remoting.lenient_json import MessageQueue
+from kourou.remoting.subscription import BadSubscriptionError, SubscriptionData
 
 GET, UPDATE, LIST, CREATE, DELETE, PUB, SUB = "Get", "Update", "List", "Create", "Delete", "Pub", "Sub"
 
@@ -35,20 +39,29 @@ def needs_of(request: RemotingCommand, cluster: str) -> list[Need]:
         return [Need(Resource(CLUSTER, cluster), (UPDATE,))]
     try:
         return list(rule(request, cluster))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (BadRequestError, BadSubscriptionError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise AccessError(f"request {request.code} does not say what it is about: {error}") from error
 
 
 def topic(name: str) -> Resource:
-    """A topic; the retry topic of a group is the group's."""
+    """A topic; the retry topic of a group is that group's."""
     if name.startswith(RETRY_PREFIX):
-        return Resource(GROUP, name.removeprefix(RETRY_PREFIX))
+        return group(name.removeprefix(RETRY_PREFIX))
     return Resource(TOPIC, name)
 
 
 def group(name: str) -> Resource:
-    """A group, whether it is named by itself or by one of its topics."""
-    return Resource(GROUP, name.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX))
+    """A group, by the name that it has: one whose name begins as a retry topic does is another group."""
+    return Resource(GROUP, name)
+
+
+def sending(name: str) -> Need:
+    """What a message for a topic needs. Into a retry topic the consumers of its group send."""
+    resource = topic(name)
+    return Need(resource, (SUB,) if resource.type == GROUP else (PUB,))
+
+
+ALL_TOPICS = Resource(TOPIC, "*")  # only an entry for all topics covers it
 
 
 # Kinds of rules
@@ -100,21 +113,20 @@ _LISTS = ("topicList", "filterGroups")
 
 
 def _send(place: str) -> Rule:
+    """The topic of the header. The light queues that a message names are asked for when they are known."""
+
     def rule(request: RemotingCommand, cluster: str) -> Iterator[Need]:
-        resource = topic(request.ext_fields[place])
-        yield Need(resource, (SUB,) if resource.type == GROUP else (PUB,))
+        yield sending(request.ext_fields[place])
 
     return rule
 
 
 def _pull(actions: tuple[str, ...]) -> Rule:
-    """A topic, unless it is the group's own, and the group."""
+    """A topic and a group. The retry topic of a group needs no more than the group: it is the group's."""
 
     def rule(request: RemotingCommand, cluster: str) -> Iterator[Need]:
         fields = request.ext_fields
-        resource = topic(fields["topic"])
-        if resource.type == TOPIC:
-            yield Need(resource, actions)
+        yield Need(topic(fields["topic"]), actions)
         yield Need(group(fields["consumerGroup"]), actions)
 
     return rule
@@ -126,8 +138,9 @@ def _route(request: RemotingCommand, cluster: str) -> Iterator[Need]:
 
 
 def _end_transaction(request: RemotingCommand, cluster: str) -> Iterator[Need]:
+    """The topic that is named, if any is; that of the half is asked for when it is found."""
     name = request.ext_fields.get("topic", "")
-    if name.strip():  # older clients do not say it
+    if name.strip():
         yield Need(topic(name), (PUB,))
 
 
@@ -137,46 +150,63 @@ def _unregister(request: RemotingCommand, cluster: str) -> Iterator[Need]:
         yield Need(group(name), (SUB,))
 
 
-def _body(request: RemotingCommand) -> Any:
-    return lenient_json.loads(bytes(request.body or b"{}"))
+def _clone(request: RemotingCommand, cluster: str) -> Iterator[Need]:
+    """The topic may be missing: then all of the source's are asked for when they are found."""
+    fields = request.ext_fields
+    yield Need(group(fields["srcGroup"]), (GET,))
+    yield Need(group(fields["destGroup"]), (UPDATE,))
+    if fields.get("topic", "").strip():
+        yield Need(topic(fields["topic"]), (UPDATE,))
+
+
+# Bodies are read as the handlers read them: what is allowed is what is done.
+
+
+def _body(request: RemotingCommand) -> dict[str, Any]:
+    return read_body(request.body, f"request {request.code}")
 
 
 def _heartbeat(request: RemotingCommand, cluster: str) -> Iterator[Need]:
-    for consumer in _body(request).get("consumerDataSet") or ():
-        yield Need(group(consumer["groupName"]), (SUB,))
-        for subscription in consumer.get("subscriptionDataSet") or ():
-            resource = topic(subscription["topic"])
-            if resource.type == TOPIC:
-                yield Need(resource, (SUB,))
+    for consumer in read_heartbeat(request.body, 0).consumers:
+        yield Need(group(consumer.group), (SUB,))
+        for subscription in consumer.subscriptions:
+            yield Need(topic(subscription.topic), (SUB,))
+
+
+def _client_config(request: RemotingCommand, cluster: str) -> Iterator[Need]:
+    body = _body(request)
+    yield Need(group(read_text(body, "group")), (SUB,))
+    if body.get("subscriptionData") is not None:
+        value = as_object(body["subscriptionData"], "subscriptionData")
+        yield Need(topic(SubscriptionData.from_json(value, 0).topic), (SUB,))
 
 
 def _locks(request: RemotingCommand, cluster: str) -> Iterator[Need]:
     body = _body(request)
-    yield Need(group(body["consumerGroup"]), (SUB,))
-    for queue in body.get("mqSet") or ():
-        resource = topic(queue["topic"])
-        if resource.type == TOPIC:
-            yield Need(resource, (SUB,))
+    yield Need(group(read_text(body, "consumerGroup")), (SUB,))
+    for queue in read_list(body, "mqSet"):
+        yield Need(topic(MessageQueue.from_json(queue).topic), (SUB,))
+
+
+def _group_in_body(request: RemotingCommand, cluster: str) -> Iterator[Need]:
+    yield Need(group(read_text(_body(request), "groupName")), (CREATE,))
 
 
 def _groups_in_body(request: RemotingCommand, cluster: str) -> Iterator[Need]:
-    body = _body(request)
-    for config in body.get("groupConfigList") or [body]:
-        yield Need(group(config["groupName"]), (CREATE,))
+    for config in read_list(_body(request), "groupConfigList"):
+        yield Need(group(read_text(config, "groupName")), (CREATE,))
 
 
 def _topics_in_body(request: RemotingCommand, cluster: str) -> Iterator[Need]:
-    for config in _body(request)["topicConfigList"]:
-        yield Need(topic(config["topicName"]), (CREATE,))
+    for config in read_list(_body(request), "topicConfigList"):
+        yield Need(topic(read_text(config, "topicName")), (CREATE,))
 
 
 def _group_and_topic_in_body(action: str) -> Rule:
     def rule(request: RemotingCommand, cluster: str) -> Iterator[Need]:
         body = _body(request)
-        yield Need(group(body["consumerGroup"]), (action,))
-        resource = topic(body["topic"])
-        if resource.type == TOPIC:
-            yield Need(resource, (action,))
+        yield Need(group(read_text(body, "consumerGroup")), (action,))
+        yield Need(topic(read_text(body, "topic")), (action,))
 
     return rule
 
@@ -188,7 +218,7 @@ _OF_CLUSTER = {
         Code.GET_PRODUCER_CONNECTION_LIST, Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
         Code.VIEW_BROKER_STATS_DATA, Code.GET_BROKER_CONSUME_STATS, Code.GET_ALL_PRODUCER_INFO,
         Code.GET_BROKER_HA_STATUS,
-        Code.GET_COLD_DATA_FLOW_CTR_INFO, Code.CHECK_CLIENT_CONFIG, Code.AUTH_GET_USER, Code.AUTH_LIST_USER,
+        Code.GET_COLD_DATA_FLOW_CTR_INFO, Code.AUTH_GET_USER, Code.AUTH_LIST_USER,
         Code.AUTH_GET_ACL, Code.AUTH_LIST_ACL, Code.GET_KV_CONFIG, Code.GET_KVLIST_BY_NAMESPACE,
         Code.GET_BROKER_CLUSTER_INFO, Code.GET_NAMESRV_CONFIG,
     ),
@@ -230,7 +260,6 @@ _BY_FIELDS: dict[Code, tuple[tuple[str, ...], dict[str, str]]] = {
     Code.GET_CONSUMER_RUNNING_INFO: ((GET,), {"consumerGroup": GROUP}),
     Code.QUERY_CORRECTION_OFFSET: ((GET,), {"filterGroups": GROUP, "compareGroup": GROUP, "topic": TOPIC}),
     Code.CONSUME_MESSAGE_DIRECTLY: ((SUB,), {"consumerGroup": GROUP, "topic": TOPIC}),
-    Code.CLONE_GROUP_OFFSET: ((UPDATE,), {"destGroup": GROUP, "topic": TOPIC}),
     Code.QUERY_CONSUME_QUEUE: ((GET,), {"topic": TOPIC, "consumerGroup": GROUP}),
     Code.QUERY_TOPICS_BY_CONSUMER: ((GET,), _GROUP),
     Code.QUERY_SUBSCRIPTION_BY_CONSUMER: ((GET,), {"group": GROUP, "topic": TOPIC}),
@@ -258,11 +287,13 @@ RULES: dict[int, Rule] = {
     Code.LITE_PULL_MESSAGE: _pull((SUB,)),
     Code.QUERY_CONSUMER_OFFSET: _pull((SUB, GET)),
     Code.UPDATE_CONSUMER_OFFSET: _pull((SUB, UPDATE)),
+    Code.CLONE_GROUP_OFFSET: _clone,
     Code.HEART_BEAT: _heartbeat,
+    Code.CHECK_CLIENT_CONFIG: _client_config,
     Code.UNREGISTER_CLIENT: _unregister,
     Code.LOCK_BATCH_MQ: _locks,
     Code.UNLOCK_BATCH_MQ: _locks,
-    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _groups_in_body,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _group_in_body,
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _groups_in_body,
     Code.UPDATE_AND_CREATE_TOPIC_LIST: _topics_in_body,
     Code.QUERY_ASSIGNMENT: _group_and_topic_in_body(SUB),

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from kourou.auth import AccessError
 from kourou.broker.config import BrokerConfig
 from kourou.broker.groups import SubscriptionGroups
 from kourou.broker.names import retry_topic
@@ -35,6 +36,7 @@ class Client:
     language: str
     version: int
     last_seen_ms: int
+    user: str | None = None  # who signed its heartbeat; None where nobody has to
 
     def __str__(self) -> str:
         return f"{self.client_id} at {self.connection.peer}"
@@ -118,14 +120,14 @@ class Producers:
         """The connection of a client."""
         return self._by_client_id.get(client_id)
 
-    def pick(self, group: str) -> Connection | None:
-        """A connection of a group, another one each time, that stands."""
-        connections = list(self.groups.get(group, ()))
+    def pick(self, group: str, may: Callable[[Client], bool] = lambda client: True) -> Connection | None:
+        """A connection of a group, another one each time, that stands and whose client may be asked."""
+        clients = list(self.groups.get(group, {}).values())
         self._turn += 1
-        for place in range(len(connections)):
-            connection = connections[(self._turn + place) % len(connections)]
-            if connection.is_open:
-                return connection
+        for place in range(len(clients)):
+            client = clients[(self._turn + place) % len(clients)]
+            if client.connection.is_open and may(client):
+                return client.connection
         return None
 
     def connections_json(self, group: str) -> dict[str, Any] | None:
@@ -318,6 +320,14 @@ class Consumers:
             self.on_group_changed(group.name, group.connections())
 
 
+@dataclass(slots=True)
+class _Owner:
+    """Whose a client id is, and the connections that came with it."""
+
+    user: str | None
+    connections: set[Connection] = field(default_factory=set)
+
+
 class Clients:
     """Producers and consumers, as their heartbeats bring them."""
 
@@ -336,21 +346,55 @@ class Clients:
         self._groups = groups
         self.producers = Producers(config, clock)
         self.consumers = Consumers(config, clock, on_group_changed=on_group_changed)
+        self._ids: dict[Connection, str] = {}
+        self._owners: dict[str, _Owner] = {}  # by client id
 
-    def heartbeat(self, connection: Connection, heartbeat: Heartbeat, language: str, version: int) -> bool:
-        """Take a heartbeat; whether the client shall send its subscriptions again (IS_SUB_CHANGE)."""
+    def heartbeat(
+        self,
+        connection: Connection,
+        heartbeat: Heartbeat,
+        language: str,
+        version: int,
+        user: str | None = None,
+    ) -> bool:
+        """Take a heartbeat; whether the client shall send its subscriptions again (IS_SUB_CHANGE).
+        AccessError if its id is another user's."""
+        self._bind(connection, heartbeat.client_id, user)
         resend = heartbeat.fingerprint == 0  # version 1 knows nothing else
         for data in heartbeat.consumers:
             if data.consume_type == CONSUME_ACTIVELY and self._config.reject_pull_consumer_enable:
                 continue
-            client = self._client(connection, heartbeat.client_id, language, version)
+            client = Client(connection, heartbeat.client_id, language, version, self._clock.now_ms(), user)
             resend = self._take_consumer(client, data, heartbeat) or resend
         for group in heartbeat.producer_groups:
-            self.producers.register(group, self._client(connection, heartbeat.client_id, language, version))
+            client = Client(connection, heartbeat.client_id, language, version, self._clock.now_ms(), user)
+            self.producers.register(group, client)
         return resend
 
-    def _client(self, connection: Connection, client_id: str, language: str, version: int) -> Client:
-        return Client(connection, client_id, language, version, self._clock.now_ms())
+    def check_owner(self, client_id: str, user: str | None) -> None:
+        """AccessError if a client id is another user's."""
+        owner = self._owners.get(client_id)
+        if owner is not None and owner.user != user:
+            raise AccessError(f"client id {client_id} is in use by another user")
+
+    def _bind(self, connection: Connection, client_id: str, user: str | None) -> None:
+        """A client id is that of the user who comes with it first, while a connection of it stands: replies,
+        locks and questions find a client by its id, and go to nobody else."""
+        self.check_owner(client_id, user)
+        if self._ids.get(connection) == client_id:
+            return
+        self._unbind(connection)
+        self._ids[connection] = client_id
+        self._owners.setdefault(client_id, _Owner(user)).connections.add(connection)
+
+    def _unbind(self, connection: Connection) -> None:
+        client_id = self._ids.pop(connection, None)
+        if client_id is None:
+            return
+        owner = self._owners[client_id]
+        owner.connections.discard(connection)
+        if not owner.connections:
+            del self._owners[client_id]
 
     def _take_consumer(self, client: Client, data: ConsumerData, heartbeat: Heartbeat) -> bool:
         """Take one group of a heartbeat; whether it has other subscriptions than the one before."""
@@ -388,6 +432,7 @@ class Clients:
 
     def connection_lost(self, connection: Connection) -> None:
         """Whoever was on a connection is gone."""
+        self._unbind(connection)
         self.producers.connection_lost(connection)
         self.consumers.connection_lost(connection)
 

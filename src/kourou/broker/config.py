@@ -214,7 +214,7 @@ class BrokerConfig:
     def forbids_update_of(self, key: str) -> bool:
         """Whether a key may not be changed from outside. Those that count at the start only are not among
         them: they may be said again, as they are."""
-        if key in _FORBIDDEN or key in self.config_black_list.split(";"):
+        if key in _FORBIDDEN or key in map(str.strip, self.config_black_list.split(";")):
             return True
         return names_a_place(key) and key not in _AT_START_ONLY
 

@@ -115,8 +115,11 @@ def _check_characters(kind: str, name: str) -> str | None:
 
 
 def is_send_forbidden(topic: str) -> bool:
-    """Whether clients may not send to a topic, whatever its permissions."""
-    return topic in NOT_ALLOWED_SEND_TOPICS
+    """Whether clients may not send to a topic, whatever its permissions.
+
+    Java lets them send to the timers' topic: the messages there go on to whichever topic they name.
+    """
+    return topic in NOT_ALLOWED_SEND_TOPICS or topic == TIMER_TOPIC
 
 
 def is_system_group(group: str) -> bool:

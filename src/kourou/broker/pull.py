@@ -484,6 +484,7 @@ class MessagePuller:
             hold.connection.answer_again(hold.request, self._pull_again)
 
     def _pull_again(self, connection: Connection, request: RemotingCommand) -> Answer:
+        self._broker.guard.check_again(request, connection.peer)  # it may have waited for minutes
         return self.pull(connection, request, may_hold=False)
 
     def connection_lost(self, connection: Connection) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar
 
+from kourou.auth.rules import sending
 from kourou.broker.config import resolved
 from kourou.broker.groups import SubscriptionGroupConfig
 from kourou.broker.header_forms import SendForm
@@ -46,6 +47,7 @@ from kourou.remoting.headers import ReplyMessage, SendMessage
 from kourou.remoting.registration import PERM_READ, PERM_WRITE, UNIT_FLAG, UNIT_SUB_FLAG, TopicConfig
 from kourou.store.config import BrokerRole
 from kourou.store.put import InnerMessage
+from kourou.store.queue_store import LMQ_SEPARATOR, allows_lmq
 from kourou.store.status import PutMessageResult, PutMessageStatus
 
 if TYPE_CHECKING:
@@ -54,8 +56,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DLQ_QUEUES = 1
-V3_4_9 = 121  # clients since then say themselves how often a message may be retried
-
 _MAX_INT_DIGITS = 9
 BUSY = "[REJECTREQUEST]system busy, start flow control for a while"
 
@@ -340,9 +340,10 @@ class MessageSender:
                 raise SendRefusedError(
                     ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}"
                 )
-            topic, queue_id = self._retry_or_dead_letter(request, header, topic, queue_id, properties)
+            topic, queue_id = self._retry_or_dead_letter(header, topic, queue_id, properties)
         if not is_batch:
             queue_id = self._apply_properties(config, properties, topic, queue_id)
+        self._check_light_queues(connection, request, topic, properties)
         properties.update(self._added)
         message = InnerMessage(
             topic, queue_id, request.body, properties, flag=header.flag,
@@ -438,7 +439,7 @@ class MessageSender:
             raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
         light = properties.get(names.LITE_TOPIC)
         if light:
-            properties[names.INNER_MULTI_DISPATCH] = f"%LMQ%${topic}${light}"
+            properties[names.INNER_MULTI_DISPATCH] = _lite_queue(topic, light)
         priority = properties.get(names.PRIORITY, "")
         if priority.isdecimal() and len(priority) <= _MAX_INT_DIGITS:
             exclusive = (names.DELAY_TIME_LEVEL, names.SHARDING_KEY, names.LITE_TOPIC, *_TIMER)
@@ -448,15 +449,25 @@ class MessageSender:
                 queue_id = max(min(int(priority), config.write_queue_nums - 1), 0)
         return queue_id
 
+    def _check_light_queues(
+        self, connection: Connection, request: RemotingCommand, topic: str, properties: dict[str, str]
+    ) -> None:
+        """AccessError unless who sends may send to each light queue that the message goes to.
+
+        Those of the topic's own lite topics need no more than the topic.
+        """
+        light = properties.get(names.INNER_MULTI_DISPATCH)
+        if light is None or not allows_lmq(topic):
+            return
+        for name in light.split(LMQ_SEPARATOR):
+            if not name.startswith(_lite_queue(topic, "")):
+                owner, actions = sending(name)
+                self._broker.guard.require(request, connection.peer, owner, *actions)
+
     # Retries
 
     def _retry_or_dead_letter(
-        self,
-        request: RemotingCommand,
-        header: SendMessage,
-        topic: str,
-        queue_id: int,
-        properties: dict[str, str],
+        self, header: SendMessage, topic: str, queue_id: int, properties: dict[str, str]
     ) -> tuple[str, int]:
         """Where a message that a client sends back by itself goes: its retry topic, or the dead letters."""
         broker, group = self._broker, topic.removeprefix(RETRY_PREFIX)
@@ -465,7 +476,7 @@ class MessageSender:
             raise SendRefusedError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group} {ADVICE}"
             )
-        most = most_retries(request, config, header.max_reconsume_times)
+        most = most_retries(config, header.max_reconsume_times)
         # A group that holds locks consumes in order: what it gives up is not tried again behind its back.
         if header.reconsume_times <= most and not broker.locks.has_locks(group):
             return topic, queue_id
@@ -483,9 +494,11 @@ class MessageSender:
             queue_id = _queue_of(target.config, header)
         except SendRefusedError as refused:
             return request.response(refused.response_code, dict(self._answer_fields), remark=str(refused))
+        properties = decode_properties(header.properties)
+        self._check_light_queues(connection, request, header.topic, properties)
         body = bytes(request.body or b"")
         self._broker.answer_later(
-            connection, request, self._push_reply(connection, request, header, queue_id, body)
+            connection, request, self._push_reply(connection, request, header, properties, queue_id, body)
         )
         return None
 
@@ -494,11 +507,12 @@ class MessageSender:
         connection: Connection,
         request: RemotingCommand,
         header: SendMessage,
+        properties: dict[str, str],
         queue_id: int,
         body: bytes,
     ) -> RemotingCommand:
         broker = self._broker
-        properties = {**decode_properties(header.properties), **self._answer_fields}
+        properties = {**properties, **self._answer_fields}
         fields = dict(self._answer_fields)
         failure = await self._push(connection, header, properties, body)
         if failure is None:
@@ -655,9 +669,9 @@ class MessageSender:
         }
 
 
-def most_retries(request: RemotingCommand, config: SubscriptionGroupConfig, asked: int | None) -> int:
-    """How often a message may be tried again: as its group is set, or as its client says."""
-    return config.retry_max_times if asked is None or request.version < V3_4_9 else asked
+def most_retries(config: SubscriptionGroupConfig, asked: int | None) -> int:
+    """How often a message may be tried again: as its group is set, or as its client says, of any version."""
+    return config.retry_max_times if asked is None else asked
 
 
 def dead_letter_topic(broker: Broker, group: str) -> str:
@@ -674,6 +688,10 @@ def _queue_of(config: TopicConfig, header: SendMessage) -> int:
     if config.write_queue_nums <= 0:
         raise SendRefusedError(ResponseCode.INVALID_PARAMETER, f"{config.name} has no queue to write to")
     return random.randrange(config.write_queue_nums)
+
+
+def _lite_queue(topic: str, lite_topic: str) -> str:
+    return f"%LMQ%${topic}${lite_topic}"
 
 
 def _is_prepared(properties: dict[str, str]) -> bool:

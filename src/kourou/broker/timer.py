@@ -416,19 +416,19 @@ class TimerService:
             (deleting if unit.magic & (DELETE | ROLL) == DELETE else units).append(unit.position)
             if len(units) % UNITS_A_STEP == 0:
                 yield 0.0
-        deleted: set[str] = set()
+        deleted: set[tuple[str | None, str | None]] = set()  # topic and key: senders choose the key
         for entered in map(read, deleting):
             found = self._read(entered.physical_offset, entered.record_size) if entered else None
             key = found.properties.get(names.TIMER_DEL_UNIQKEY) if found else None
             if found is not None and key is not None:
                 self._count(found, 1)  # it was counted as one less; what it deletes is, below
-                deleted.add(key)
+                deleted.add((found.properties.get(names.REAL_TOPIC), key))
             yield 0.0
         for entered in map(read, reversed(units)):
             found = self._read(entered.physical_offset, entered.record_size) if entered else None
             if entered is None or found is None:
                 continue  # its log file is gone
-            if deleted and self._delete_key(found) in deleted:
+            if deleted and (found.properties.get(names.REAL_TOPIC), self._delete_key(found)) in deleted:
                 self._count(found, -1)
                 continue
             while not self._put(found, str(entered.enqueue_time), rolls=bool(entered.magic & ROLL)):

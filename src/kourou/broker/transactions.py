@@ -18,11 +18,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from kourou.auth.rules import sending
 from kourou.broker.names import (
     TRANS_CHECK_MAX_TIME_TOPIC,
     TRANS_HALF_TOPIC,
@@ -43,6 +44,7 @@ from kourou.store.put import InnerMessage
 from kourou.store.status import PutMessageResult, PutMessageStatus
 
 if TYPE_CHECKING:
+    from kourou.broker.clients import Client
     from kourou.broker.server import Broker
 
 log = logging.getLogger(__name__)
@@ -53,12 +55,19 @@ AT_ONCE = 128  # halves looked at before other work has its turn
 INDEX_PRECISION_MS = 2000  # an index entry has whole seconds
 RETRY_S = 1.0  # until an op message that the store did not take is tried again
 
+# What checks note in a half. One that a sender sets could have halves of others left out.
+_OF_CHECKS = (names.TRANSACTION_CHECK_TIMES, names.TRANSACTION_PREPARED_QUEUE_OFFSET)
+
 _STORED = (
     PutMessageStatus.PUT_OK,
     PutMessageStatus.FLUSH_DISK_TIMEOUT,
     PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
     PutMessageStatus.SLAVE_NOT_AVAILABLE,
 )
+
+
+# Topic and unique id of a half. Senders choose the id: alone it would let one end the half of another topic.
+_Key = tuple[str, str]
 
 
 class HalfEvent(Enum):
@@ -74,7 +83,7 @@ class TransactionService:
         self._broker = broker
         self._loop: asyncio.AbstractEventLoop | None = None
         self._resolved: dict[int, int | None] = {}  # half offset -> op offset, None until it is written
-        self._newest: dict[str, int] = {}  # unique id -> half offset, of halves that were put again
+        self._newest: dict[_Key, int] = {}  # half offsets of halves that were put again
         self._left: Counter[int] = Counter()  # op offset -> halves of it that were not passed yet
         self._unwritten: list[int] = []  # half offsets for the next op message
         self._unwritten_bytes = 0
@@ -92,6 +101,8 @@ class TransactionService:
         unique_id = properties.get(names.UNIQ_KEY)
         if unique_id:
             properties[names.TRANSACTION_ID] = unique_id
+        for name in _OF_CHECKS:
+            properties.pop(name, None)
         properties[names.REAL_TOPIC] = message.topic
         properties[names.REAL_QUEUE_ID] = str(message.queue_id)
         message.properties_raw = encode_properties(properties)
@@ -102,21 +113,28 @@ class TransactionService:
             self.on_half(HalfEvent.PREPARED, properties[names.REAL_TOPIC], message.born_timestamp)
         return result
 
-    def end(self, request: RemotingCommand, header: EndTransaction) -> RemotingCommand | None:
-        """A producer commits or rolls back; None where nothing is said to it, as in Java."""
+    def find_half(self, physical_offset: int, topic: str = TRANS_HALF_TOPIC) -> StoredMessage | None:
+        """The half at a place in the log, or one that was given up; None if there is none."""
+        found = self._broker.store.look_message(physical_offset)
+        return found if found is not None and found.topic == topic else None
+
+    def end(
+        self, request: RemotingCommand, header: EndTransaction, half: StoredMessage | None
+    ) -> RemotingCommand | None:
+        """A producer commits or rolls back a half; None where nothing is said to it, as in Java."""
         outcome = header.commit_or_rollback
         if outcome not in (sysflag.TRANSACTION_COMMIT, sysflag.TRANSACTION_ROLLBACK):
             return None  # it does not know yet, and is asked again
-        half = self._broker.store.look_message(header.commit_log_offset)
         mistake = _mistake(half, header)
         if half is None or mistake is not None:
             return request.response(ResponseCode.SYSTEM_ERROR, remark=mistake)
         if not header.from_transaction_check and self._is_too_late(half):
             return request.response(ResponseCode.ILLEGAL_OPERATION)
-        offset = self._newest.get(half.properties.get(names.UNIQ_KEY, ""), half.queue_offset)
+        offset = self._newest.get(_key(half.properties), half.queue_offset)
         if offset in self._resolved or (self._may_be_committed(offset) and self._was_committed(half)):
             return request.response()  # said before
-        if outcome == sysflag.TRANSACTION_COMMIT:
+        committed = outcome == sysflag.TRANSACTION_COMMIT
+        if committed:
             result = self._broker.put(_final_message(half))
             if result.status not in _STORED:
                 return request.response(
@@ -124,7 +142,6 @@ class TransactionService:
                 )
         if offset >= self._half_at:
             self._resolve(offset)
-        committed = outcome == sysflag.TRANSACTION_COMMIT
         self._tell_of(HalfEvent.COMMITTED if committed else HalfEvent.ROLLED_BACK, half)
         return request.response()
 
@@ -258,7 +275,7 @@ class TransactionService:
                     continue
                 half = store.look_message(entry.physical_offset)
                 if half is not None:
-                    self._newest[half.properties.get(names.UNIQ_KEY, "")] = entry.queue_offset
+                    self._newest[_key(half.properties)] = entry.queue_offset
                     if self._was_committed(half):
                         self._resolve(entry.queue_offset)
             await asyncio.sleep(0)
@@ -342,7 +359,7 @@ class TransactionService:
         except CorruptRecordError as error:
             log.error("a half message cannot be read and is left out: %s", error)
             return True
-        if self._newest.get(half.properties.get(names.UNIQ_KEY, ""), -1) > half.queue_offset:
+        if self._newest.get(_key(half.properties), -1) > half.queue_offset:
             return True  # it was put again: that one counts
         config, age_ms = self._broker.config, self._age_ms(half)
         checks = half.properties.get(names.TRANSACTION_CHECK_TIMES, "0")
@@ -375,7 +392,7 @@ class TransactionService:
         if result is None:
             return False
         group = properties.get(names.PRODUCER_GROUP, "")
-        producer = self._broker.producers.pick(group)
+        producer = self._broker.producers.pick(group, lambda client: self._may_end(client, properties))
         if producer is None:
             log.warning(
                 "a transaction of %s cannot be checked: no producer of that group is connected", group
@@ -397,6 +414,11 @@ class TransactionService:
         )
         return True
 
+    def _may_end(self, client: Client, properties: Mapping[str, str]) -> bool:
+        """Whether a producer may see a half: anybody may say to be of a group."""
+        owner, actions = sending(properties.get(names.REAL_TOPIC, ""))
+        return self._broker.guard.may(client.user, client.connection.peer, owner, *actions)
+
     def _discard(self, half: StoredMessage) -> bool:
         """Keep a half that was checked too often, or is too old, where an operator finds it."""
         log.error("%s was checked too often and is given up", half.offset_message_id)
@@ -416,7 +438,7 @@ class TransactionService:
         message = _copy(half, TRANS_HALF_TOPIC, QUEUE, properties)
         result = self._put(message)
         if result.status in _STORED:
-            self._newest[properties.get(names.UNIQ_KEY, "")] = result.queue_offset
+            self._newest[_key(properties)] = result.queue_offset
             return result
         log.error("a half message was not put again: %s %s", result.status.name, result.reason)
         return None
@@ -438,11 +460,15 @@ class TransactionService:
         while self._left.get(self._op_at, -1) == 0:
             del self._left[self._op_at]
             self._op_at += 1
-        self._newest = {name: offset for name, offset in self._newest.items() if offset >= self._half_at}
+        self._newest = {key: offset for key, offset in self._newest.items() if offset >= self._half_at}
         offsets = self._broker.offsets
         for topic, offset in ((TRANS_HALF_TOPIC, self._half_at), (TRANS_OP_HALF_TOPIC, self._op_at)):
             if offsets.query(TRANSACTION_GROUP, topic, QUEUE) != offset:
                 offsets.commit("transactions", TRANSACTION_GROUP, topic, QUEUE, offset)
+
+
+def _key(properties: Mapping[str, str]) -> _Key:
+    return properties.get(names.REAL_TOPIC, ""), properties.get(names.UNIQ_KEY, "")
 
 
 def _offsets_in(record: memoryview | None) -> list[int]:
@@ -460,7 +486,7 @@ def _offsets_in(record: memoryview | None) -> list[int]:
 
 
 def _mistake(half: StoredMessage | None, header: EndTransaction) -> str | None:
-    if half is None or half.topic != TRANS_HALF_TOPIC:
+    if half is None:
         return "Find prepared transaction message failed"
     if half.properties.get(names.PRODUCER_GROUP) != header.producer_group:
         return "The producer group wrong"

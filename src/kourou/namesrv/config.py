@@ -101,7 +101,7 @@ class NameServerConfig:
     def forbids_update_of(self, key: str) -> bool:
         """Whether a key may not be changed from outside: those that name files and addresses, those that say
         who may do what, and whichever are listed."""
-        if key in _FORBIDDEN or key in self.config_black_list.split(";"):
+        if key in _FORBIDDEN or key in map(str.strip, self.config_black_list.split(";")):
             return True
         return names_a_place(key)
 

@@ -13,6 +13,9 @@ from typing import Any
 
 import orjson
 
+from kourou.auth import Guard, Resource
+from kourou.auth.model import CLUSTER
+from kourou.auth.rules import GET, UPDATE
 from kourou.clock import Clock
 from kourou.errors import ConfigError
 from kourou.files import write_atomically
@@ -51,6 +54,7 @@ class Context:
     kv: KvConfig
     clock: Clock
     started_ms: int
+    guard: Guard
 
 
 def make_handlers(context: Context) -> dict[int, Handler]:
@@ -69,12 +73,14 @@ def register_broker(context: Context, connection: Connection, request: RemotingC
     if crc != 0 and crc != zlib.crc32(body or b"") & 0x7FFFFFFF:
         log.warning("the body of a registration from %s has another checksum", connection.peer)
         return request.response(ResponseCode.SYSTEM_ERROR, {}, remark="crc32 not match")
-    acting_master = fields.get("enableActingMaster")
+    who = _broker(request)
+    _require_clusters(context, connection, request, context.routes.clusters_of(who.name), UPDATE)
+    acting_master = fields.get("enableActingMaster") or None
     result = context.routes.register(
-        _broker(request),
+        who,
         decode_registration(body, compressed=_is_true(fields.get("compressed")), version=request.version),
         ha_address=_required(request, "haServerAddr"),
-        zone=fields.get(ZONE_NAME),
+        zone=fields.get(ZONE_NAME) or None,
         timeout_ms=_number(request, "heartbeatTimeoutMillis"),
         enable_acting_master=None if acting_master is None else _is_true(acting_master),
         connection=connection,
@@ -93,7 +99,9 @@ def register_broker(context: Context, connection: Connection, request: RemotingC
 
 def unregister_broker(context: Context, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """A broker leaves."""
-    context.routes.unregister(_broker(request))
+    who = _broker(request)
+    _require_clusters(context, connection, request, context.routes.clusters_of(who.name), UPDATE)
+    context.routes.unregister(who)
     return request.response()
 
 
@@ -120,7 +128,9 @@ def get_broker_member_group(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand:
     """The addresses of a broker name."""
-    group = context.routes.member_group(_required(request, "clusterName"), _required(request, "brokerName"))
+    cluster, name = _required(request, "clusterName"), _required(request, "brokerName")
+    _require_clusters(context, connection, request, context.routes.clusters_of(name), GET)
+    group = context.routes.member_group(cluster, name)
     # The remark is Java's: it forgets to clear it.
     return request.response(body=_json({"brokerMemberGroup": group}), remark="not set any response code")
 
@@ -136,7 +146,9 @@ def wipe_write_perm_of_broker(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand:
     """Nothing is sent to a broker any more."""
-    count = context.routes.wipe_write_permission(_required(request, "brokerName"))
+    name = _required(request, "brokerName")
+    _require_clusters(context, connection, request, context.routes.clusters_of(name), UPDATE)
+    count = context.routes.wipe_write_permission(name)
     return request.response(ext_fields={"wipeTopicCount": str(count)})
 
 
@@ -144,7 +156,9 @@ def add_write_perm_of_broker(
     context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand:
     """A broker is sent to again."""
-    count = context.routes.add_write_permission(_required(request, "brokerName"))
+    name = _required(request, "brokerName")
+    _require_clusters(context, connection, request, context.routes.clusters_of(name), UPDATE)
+    count = context.routes.add_write_permission(name)
     return request.response(ext_fields={"addTopicCount": str(count)})
 
 
@@ -234,13 +248,19 @@ def register_topic(context: Context, connection: Connection, request: RemotingCo
         ]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadRequestError(f"queueDatas of topic {topic}: {error}") from error
+    clusters = context.routes.clusters_of(*(data.broker_name for data in queues))
+    _require_clusters(context, connection, request, clusters, UPDATE)
     context.routes.register_topic(topic, queues)
     return request.response()
 
 
 def delete_topic(context: Context, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """A topic is gone, everywhere or from a cluster."""
-    context.routes.delete_topic(_required(request, "topic"), request.ext_fields.get("clusterName"))
+    topic, cluster = _required(request, "topic"), request.ext_fields.get("clusterName")
+    if not cluster:
+        clusters = context.routes.clusters_of(*context.routes.brokers_of(topic))
+        _require_clusters(context, connection, request, clusters, UPDATE)
+    context.routes.delete_topic(topic, cluster)
     return request.response()
 
 
@@ -308,6 +328,14 @@ def get_config(context: Context, connection: Connection, request: RemotingComman
 
 
 # Fields and bodies
+
+
+def _require_clusters(
+    context: Context, connection: Connection, request: RemotingCommand, clusters: set[str], action: str
+) -> None:
+    """AccessError unless this is allowed in the clusters that brokers are of, whichever one is named."""
+    for cluster in clusters:
+        context.guard.require(request, connection.peer, Resource(CLUSTER, cluster), action)
 
 
 def _broker(request: RemotingCommand) -> BrokerIdentity:

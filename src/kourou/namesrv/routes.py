@@ -421,6 +421,14 @@ class RouteTable:
             "clusterAddrTable": {cluster: list(names) for cluster, names in self._clusters.items()},
         }
 
+    def clusters_of(self, *broker_names: str) -> set[str]:
+        """The clusters that brokers are of, those that are known."""
+        return {self._brokers[name].cluster for name in broker_names if name in self._brokers}
+
+    def brokers_of(self, topic: str) -> list[str]:
+        """The names of the brokers that hold a topic."""
+        return list(self._topics.get(topic, ()))
+
     def member_group(self, cluster: str, broker_name: str) -> dict[str, Any]:
         """The addresses of a broker name."""
         broker = self._brokers.get(broker_name)

@@ -45,10 +45,10 @@ class Header:
         values: dict[str, Any] = {}
         for name, wire_name, kind, required in cls._plan:
             text = given.get(wire_name)
-            if text is None:
-                if required:
-                    raise BadRequestError(f"the custom field <{wire_name}> is null")
-                continue
+            if text is None and required:
+                raise BadRequestError(f"the custom field <{wire_name}> is null")
+            if text is None or (not text and kind == "str" and not required):
+                continue  # an empty text is as one that is missing: no signature tells the two apart
             values[name] = text if kind == "str" else _convert(wire_name, text, kind)
         return cls(**values)
 

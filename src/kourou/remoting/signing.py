@@ -32,6 +32,15 @@ def signature_of(fields: Mapping[str, str], body: bytes | memoryview | None, sec
     return base64.b64encode(digest.digest()).decode()
 
 
+def unsigned(request: RemotingCommand) -> dict[str, str]:
+    """The fields of a request without who signed it, to be handed on.
+
+    A signature in the hands of another peer is as good as its user: it does not cover the code of a request.
+    """
+    own = (ACCESS_KEY, SECURITY_TOKEN, SIGNATURE)
+    return {name: value for name, value in request.ext_fields.items() if name not in own}
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """A user's name and secret."""

@@ -391,6 +391,8 @@ class MessagePutter:
                 properties = decode_properties(str(raw, "utf-8", "replace"))
                 if names.INNER_NUM in properties:
                     return self._refuse(illegal, f"{names.INNER_NUM} is for inner batches only")
+                if names.INNER_MULTI_QUEUE_OFFSET in properties:  # the store gives it, to single messages
+                    return self._refuse(illegal, "a message of a batch goes to no light queue")
                 if self._crc_room:
                     raw += b"\x02" if raw and not raw.endswith(b"\x02") else b""
                     raw += bytes(self._crc_room)

@@ -197,7 +197,8 @@ class ConsumeQueueStore:
     def light_entries(self, request: DispatchRequest) -> Iterator[tuple[str, int, int]]:
         """Where a record lies besides its own queue: names, queue ids and offsets."""
         offsets = request.properties.get(names.INNER_MULTI_QUEUE_OFFSET)
-        if offsets is None or not (self._config.enable_multi_dispatch and allows_lmq(request.topic)):
+        enabled = self._config.enable_multi_dispatch and self._config.enable_lmq
+        if offsets is None or not (enabled and allows_lmq(request.topic)):
             return
         queue_names = request.properties.get(names.INNER_MULTI_DISPATCH, "").split(LMQ_SEPARATOR)
         queue_offsets = offsets.split(LMQ_SEPARATOR)
@@ -206,8 +207,9 @@ class ConsumeQueueStore:
                       len(queue_names), len(queue_offsets))  # fmt: skip
             return
         for name, offset in zip(queue_names, queue_offsets, strict=True):
-            if "/" not in name and name and offset.isdecimal():
-                yield name, 0 if self._config.enable_lmq and is_lmq(name) else request.queue_id, int(offset)
+            # Light queues only: a record is in no queue of another topic.
+            if is_lmq(name) and "/" not in name and offset.isdecimal():
+                yield name, 0, int(offset)
 
     # Life
 

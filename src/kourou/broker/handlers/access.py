@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kourou.auth.model import CUSTOM, POLICY_TYPES, SUPER, AccessError, Acl, Resource, User, one_of
+from kourou.auth.model import (
+    CUSTOM,
+    POLICY_TYPES,
+    SUPER,
+    USER_TYPES,
+    AccessError,
+    Acl,
+    Resource,
+    User,
+    one_of,
+)
 from kourou.remoting import lenient_json
 from kourou.remoting.bodies import read_body
 from kourou.remoting.codes import RequestCode, ResponseCode
@@ -43,7 +53,7 @@ def _type_of(broker: Broker, name: str) -> str | None:
 def create_user(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """AUTH_CREATE_USER."""
     value = {**read_body(request.body, "a user"), "username": _name(request)}
-    _check_super(broker, request, "create", _capitalised(value.get("userType")))
+    _check_super(broker, request, "create", one_of(USER_TYPES, value.get("userType")))
     broker.access.create_user(value)
     return request.response()
 
@@ -52,13 +62,9 @@ def update_user(broker: Broker, connection: Connection, request: RemotingCommand
     """AUTH_UPDATE_USER."""
     name = _name(request)
     value = {**read_body(request.body, "a user"), "username": name}
-    _check_super(broker, request, "update", _capitalised(value.get("userType")), _type_of(broker, name))
+    _check_super(broker, request, "update", one_of(USER_TYPES, value.get("userType")), _type_of(broker, name))
     broker.access.update_user(value)
     return request.response()
-
-
-def _capitalised(text: Any) -> str:
-    return str(text or "").capitalize()
 
 
 def delete_user(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:

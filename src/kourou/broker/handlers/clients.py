@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kourou.auth.rules import SUB
 from kourou.broker.filter_data import compile_filter
+from kourou.broker.handlers.queries import message_at
 from kourou.errors import CorruptRecordError
 from kourou.message.ids import decode_offset_message_id
 from kourou.remoting import lenient_json
@@ -23,6 +24,7 @@ from kourou.remoting.headers import (
 )
 from kourou.remoting.heartbeat import read_heartbeat
 from kourou.remoting.lenient_json import MessageQueue
+from kourou.remoting.signing import unsigned
 from kourou.remoting.subscription import SubscriptionData
 
 if TYPE_CHECKING:
@@ -34,7 +36,8 @@ CALL_CLIENT_S = 10.0  # Java's Broker2Client
 def heartbeat(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """HEART_BEAT: a client lives, with these producers and consumers."""
     beat = read_heartbeat(request.body, broker.clock.now_ms())
-    resend = broker.clients.heartbeat(connection, beat, request.language, request.version)
+    user = broker.guard.user_of(request)
+    resend = broker.clients.heartbeat(connection, beat, request.language, request.version, user)
     if not (beat.without_sub and beat.fingerprint):
         for consumer in beat.consumers:
             if consumer.group in broker.consumers.groups:  # others were refused
@@ -115,25 +118,27 @@ def get_all_producers(broker: Broker, connection: Connection, request: RemotingC
 
 def lock_queues(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """LOCK_BATCH_MQ: take or renew locks; which were got."""
-    group, client_id, queues = _lock_request(request)
+    group, client_id, queues = _lock_request(broker, request)
     locked = broker.locks.try_lock_batch(group, queues, client_id)
     return request.response(body=lenient_json.dumps({"lockOKMQSet": sorted(locked)}))
 
 
 def unlock_queues(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """UNLOCK_BATCH_MQ: give locks back."""
-    group, client_id, queues = _lock_request(request)
+    group, client_id, queues = _lock_request(broker, request)
     broker.locks.unlock_batch(group, queues, client_id)
     return request.response()
 
 
-def _lock_request(request: RemotingCommand) -> tuple[str, str, list[MessageQueue]]:
+def _lock_request(broker: Broker, request: RemotingCommand) -> tuple[str, str, list[MessageQueue]]:
     body = read_body(request.body, f"request {request.code}")
     try:
         queues = [MessageQueue.from_json(value) for value in read_list(body, "mqSet")]
     except (KeyError, TypeError, ValueError, AttributeError):
         raise BadRequestError("the field <mqSet> has an entry that is no queue") from None
-    return read_text(body, "consumerGroup"), read_text(body, "clientId"), queues
+    client_id = read_text(body, "clientId")
+    broker.clients.check_owner(client_id, broker.guard.user_of(request))
+    return read_text(body, "consumerGroup"), client_id, queues
 
 
 # Questions that only a client can answer
@@ -142,7 +147,7 @@ def _lock_request(request: RemotingCommand) -> tuple[str, str, list[MessageQueue
 def get_running_info(broker: Broker, connection: Connection, request: RemotingCommand) -> None:
     """GET_CONSUMER_RUNNING_INFO: what a consumer does now."""
     header = GetConsumerRunningInfo.read(request)
-    fields = dict(request.ext_fields)
+    fields = unsigned(request)
     work = _ask_consumer(broker, request, header.consumer_group, header.client_id, fields, None)
     broker.answer_later(connection, request, work)
 
@@ -150,7 +155,7 @@ def get_running_info(broker: Broker, connection: Connection, request: RemotingCo
 def consume_directly(broker: Broker, connection: Connection, request: RemotingCommand) -> None:
     """CONSUME_MESSAGE_DIRECTLY: have a consumer consume one message now."""
     header = ConsumeMessageDirectly.read(request)
-    fields = dict(request.ext_fields)
+    fields = unsigned(request)
     fields["brokerName"] = broker.config.broker_name
     topic = broker.topics.get(header.topic) if header.topic else None
     if topic is not None:
@@ -162,11 +167,10 @@ def consume_directly(broker: Broker, connection: Connection, request: RemotingCo
         place = decode_offset_message_id(header.msg_id or "")
     except (ValueError, CorruptRecordError) as error:
         raise BadRequestError(f"the custom field <msgId> is no message id: {error}") from None
+    found = message_at(broker, connection, request, place.physical_offset, SUB)
     record = broker.store.commit_log.message_at(place.physical_offset)
-    found = None if record is None else broker.store.look_message(place.physical_offset)
-    if record is None or found is None:
+    if found is None or record is None:
         raise BadRequestError(f"there is no message at {place.physical_offset}")
-    broker.guard.check_topic(request, connection.peer, found.topic, SUB)
     work = _ask_consumer(
         broker, request, header.consumer_group, header.client_id or "", fields, bytes(record)
     )

@@ -6,6 +6,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from kourou.auth.rules import GET, UPDATE
+from kourou.auth.rules import group as group_of
+from kourou.auth.rules import topic as topic_of
 from kourou.errors import KourouError
 from kourou.remoting import lenient_json
 from kourou.remoting.codes import RequestCode, ResponseCode
@@ -97,6 +100,8 @@ def query_correction_offset(
     is where the compared group is behind it."""
     header = QueryCorrectionOffset.read(request)
     left_out = {group for group in (header.filter_groups or "").split(",") if group}
+    for group in broker.offsets.groups_of(header.topic) - left_out:
+        broker.guard.require(request, connection.peer, group_of(group), GET)
     offsets = broker.offsets.min_in_all_groups(header.topic, left_out, broker.store.min_offset)
     compared = broker.offsets.query_all(header.compare_group, header.topic) or {}
     for queue_id, offset in compared.items():
@@ -109,6 +114,8 @@ def clone_offsets(broker: Broker, connection: Connection, request: RemotingComma
     """CLONE_GROUP_OFFSET: let a group go on where another one is, in one topic or in all."""
     header = CloneGroupOffset.read(request)
     topics = {header.topic} if header.topic else broker.offsets.topics_of(header.src_group)
+    for topic in topics:
+        broker.guard.require(request, connection.peer, topic_of(topic), UPDATE)
     for topic in topics:
         if broker.topics.get(topic) is None:
             log.warning("no offsets of %s are cloned: there is no such topic", topic)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kourou.auth.rules import GET
+from kourou.auth.rules import GET, topic
 from kourou.broker.filters import filter_of
+from kourou.message.codec import StoredMessage
 from kourou.remoting import lenient_json
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
@@ -58,14 +59,22 @@ def query_message(broker: Broker, connection: Connection, request: RemotingComma
 def view_message(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """VIEW_MESSAGE_BY_ID: the message at a physical offset."""
     header = ViewMessage.read(request)
-    record = broker.store.commit_log.message_at(header.offset)
-    found = None if record is None else broker.store.look_message(header.offset)
+    found = message_at(broker, connection, request, header.offset, GET)
     if found is None:
         return request.response(
             ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {header.offset}"
         )
-    broker.guard.check_topic(request, connection.peer, found.topic, GET)
-    return request.response(body=record)
+    return request.response(body=broker.store.commit_log.message_at(header.offset))
+
+
+def message_at(
+    broker: Broker, connection: Connection, request: RemotingCommand, physical_offset: int, *actions: str
+) -> StoredMessage | None:
+    """The message at a place in the log. It is its topic's, whichever one the request names."""
+    found = broker.store.look_message(physical_offset)
+    owner = None if found is None else topic(found.topic)
+    broker.guard.require_found(request, connection.peer, f"message at {physical_offset}", owner, *actions)
+    return found
 
 
 def query_consume_queue(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:

@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING
 
 from kourou.auth.rules import SUB
+from kourou.broker.handlers.queries import message_at
 from kourou.broker.send import (
     DLQ_QUEUES,
     SendRefusedError,
@@ -45,22 +46,24 @@ def send_back(broker: Broker, connection: Connection, request: RemotingCommand) 
         raise SendRefusedError(ResponseCode.NO_PERMISSION, remark)
     if config.retry_queue_nums <= 0:
         return request.response()
+    found = message_at(broker, connection, request, header.offset, SUB)
     topic, read_write = RETRY_PREFIX + group, PERM_READ | PERM_WRITE
     unit = UNIT_SUB_FLAG if header.unit_mode else 0
     made = broker.topics.create_for_send_back(topic, config.retry_queue_nums, read_write, unit)
     if not made.perm & PERM_WRITE:
         remark = f"the topic[{topic}] sending message is forbidden"
         raise SendRefusedError(ResponseCode.NO_PERMISSION, remark)
-    found = broker.store.look_message(header.offset)
     if found is None:
         remark = f"look message by offset failed, {header.offset}"
         raise SendRefusedError(ResponseCode.SYSTEM_ERROR, remark)
-    broker.guard.check_topic(request, connection.peer, found.topic, SUB)
     queue_id = random.randrange(config.retry_queue_nums)
     properties = dict(found.properties)
-    properties.setdefault(names.RETRY_TOPIC, found.topic)
+    is_again = found.topic.startswith(RETRY_PREFIX) or broker.topics.is_system_topic(found.topic)
+    if not is_again or names.RETRY_TOPIC not in properties:
+        # Consumers take a message from a retry topic for one of this topic: its sender chooses no other one.
+        properties[names.RETRY_TOPIC] = found.topic
     properties[names.WAIT_STORE_MSG_OK] = "false"
-    most = most_retries(request, config, header.max_reconsume_times)
+    most = most_retries(config, header.max_reconsume_times)
     if found.reconsume_times >= most or header.delay_level < 0:
         topic, queue_id = dead_letter_topic(broker, group), random.randrange(DLQ_QUEUES)
         broker.stats.count_dead_letter(group, header.origin_topic or found.topic)

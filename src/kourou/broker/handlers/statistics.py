@@ -7,6 +7,8 @@ import os
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from kourou.auth.rules import GET
+from kourou.auth.rules import topic as topic_of
 from kourou.broker.handlers.offsets import has_left
 from kourou.remoting import lenient_json
 from kourou.remoting.codes import RequestCode, ResponseCode
@@ -52,6 +54,8 @@ def get_consume_stats(broker: Broker, connection: Connection, request: RemotingC
     else:
         topics = {header.topic} if header.topic else broker.offsets.topics_of(group)
         topics = {topic for topic in topics if not has_left(broker, group, topic)}
+    for topic in topics:
+        broker.guard.require(request, connection.peer, topic_of(topic), GET)
     table: dict[MessageQueue, dict[str, int]] = {}
     tps = 0.0
     for topic in sorted(topics):

@@ -94,7 +94,9 @@ def delete_topic(broker: Broker, connection: Connection, request: RemotingComman
             for group in broker.offsets.groups_of(topic)
             for separator in ("_", "+")  # POP's retry topics, of versions 1 and 2
         }
-        gone |= retries & broker.topics.topics.keys()
+        # The retry topic of a group that is called so is that group's.
+        groups = {f"{RETRY_PREFIX}{group}" for group in broker.groups.groups}
+        gone |= retries & broker.topics.topics.keys() - groups
     broker.store.delete_topics(gone)
     for name in gone:
         broker.topics.delete(name)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kourou.auth.rules import PUB, UPDATE, sending, topic
+from kourou.broker.names import TRANS_CHECK_MAX_TIME_TOPIC
 from kourou.errors import BadMessageError
+from kourou.message import properties as names
+from kourou.message.codec import StoredMessage
 from kourou.message.ids import decode_offset_message_id
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
@@ -23,7 +27,10 @@ def end_transaction(
     header = EndTransaction.read(request)
     if broker.config.store.broker_role is BrokerRole.SLAVE:
         return request.response(ResponseCode.SLAVE_NOT_AVAILABLE)
-    return broker.transactions.end(request, header)
+    half = broker.transactions.find_half(header.commit_log_offset)
+    actions = (PUB,) if half is None else sending(_owner(half)).actions
+    _require(broker, connection, request, header.commit_log_offset, half, *actions)
+    return broker.transactions.end(request, header, half)
 
 
 def resume_check(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -33,11 +40,31 @@ def resume_check(broker: Broker, connection: Connection, request: RemotingComman
         place = decode_offset_message_id(header.msg_id or "")
     except BadMessageError as error:
         return request.response(ResponseCode.SYSTEM_ERROR, remark=str(error))
-    half = broker.store.look_message(place.physical_offset)
+    half = broker.transactions.find_half(place.physical_offset, TRANS_CHECK_MAX_TIME_TOPIC)
+    _require(broker, connection, request, place.physical_offset, half, UPDATE)
     if half is None or not broker.transactions.resume(half):
         remark = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed."
         return request.response(ResponseCode.SYSTEM_ERROR, remark=remark)
     return request.response()
+
+
+def _require(
+    broker: Broker,
+    connection: Connection,
+    request: RemotingCommand,
+    physical_offset: int,
+    half: StoredMessage | None,
+    *actions: str,
+) -> None:
+    """A half is of the topic that it waits for, whichever one the request names."""
+    owner = None if half is None else topic(_owner(half))
+    what = f"half message at {physical_offset}"
+    broker.guard.require_found(request, connection.peer, what, owner, *actions)
+
+
+def _owner(half: StoredMessage) -> str:
+    """Where a half goes: the broker wrote it down, nobody else puts messages where halves are."""
+    return half.properties.get(names.REAL_TOPIC, "")
 
 
 HANDLERS = {

@@ -70,8 +70,7 @@ class QueueChecker:
         }
         self._missing: dict[tuple[str, int], tuple[int, int]] = {}  # first record and number of records
         # A record that names its offsets in light queues was written by a broker that had them.
-        self._light = store.inferred or store.config.enable_multi_dispatch
-        self._light_id_is_zero = store.inferred or store.config.enable_lmq
+        self._light = store.inferred or (store.config.enable_multi_dispatch and store.config.enable_lmq)
 
     @property
     def entries(self) -> int:
@@ -149,9 +148,12 @@ class QueueChecker:
             light = str(raw_names, "utf-8", "replace").split(LMQ_SEPARATOR)
             one = expected.take(np.array([row]))
             for name, offset in zip(light, offsets[row].split(LMQ_SEPARATOR.encode())):
-                if to_number(offset) >= 0 and rows.offset[row] >= self._store.deletions.get(name, 0):
-                    queue_id = 0 if self._light_id_is_zero and is_lmq(name) else int(rows.queue_id[row])
-                    self._compare((name, queue_id), replace(one, queue_offset=np.array([to_number(offset)])))
+                if (
+                    is_lmq(name)
+                    and to_number(offset) >= 0
+                    and rows.offset[row] >= self._store.deletions.get(name, 0)
+                ):
+                    self._compare((name, 0), replace(one, queue_offset=np.array([to_number(offset)])))
 
     def finish(self, log_end: int, damaged: list[tuple[int, int]]) -> None:
         """Look at what no record has confirmed."""
