@@ -151,6 +151,7 @@ def test_a_topic_that_was_deleted_and_made_again_begins_anew_at_the_slave(pair: 
     pair.synchronize()  # it has to know the topic to see that it is gone
     pair.cluster.call(pair.cluster.broker_addresses[0], RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "t"})
     pair.synchronize()
+    pair.replicated()
     assert pair.slave.store.max_offset("t", 0) == 0
     pair.cluster.create_topic("t")
     pair.send(1)

@@ -42,6 +42,19 @@ def test_java_reads_every_message_queue_entry_and_index_answer_of_a_clean_store(
     assert verdict.match, verdict.first
 
 
+def test_java_reads_a_store_in_which_topics_were_deleted_and_made_again(tmp_path: Path, java: Java) -> None:
+    config = mixed.mixed_config(tmp_path / "store")
+    with MessageStore(config) as store:
+        mixed.put_mixed(store, 300)
+        deleted = sorted(store.queues.table)[:3]
+        store.delete_topics(deleted)
+        mixed.put_mixed(store, 300, seed=5)
+        assert set(deleted) <= store.queues.deleted_at.keys()
+
+    verdict = java.compare(tmp_path / "store", mixed.SIZES, what_kourou_reads(config))
+    assert verdict.match, verdict.first
+
+
 @pytest.mark.parametrize("flush", ["async", "sync"])
 def test_java_recovers_a_killed_store_to_what_kourou_recovers(tmp_path: Path, java: Java, flush: str) -> None:
     root = tmp_path / "store"

@@ -123,6 +123,25 @@ def test_a_pair_with_java_through_kills_and_restarts(pair: Pair) -> None:
     pair.interop("consume", "--topic", "T", "--group", "G", "--expect", pair.everything())
 
 
+def test_a_slave_of_javas_master_begins_a_topic_anew_that_was_deleted(java: Java, tmp_path: Path) -> None:
+    """Java says nothing of it in its log."""
+    with kourou_name_server(tmp_path) as server, ExitStack() as stack:
+        pair = Pair(tmp_path, server, "java", "kourou", stack)
+        until(lambda: slaves_of(pair.master), "the slave to connect")
+        for _ in range(2):
+            pair.interop("topic", "--topic", "T")
+            pair.produce()
+            pair.compare()
+            mqadmin(tmp_path, ["deleteTopic", "-n", pair.namesrv, "-c", "DefaultCluster", "-t", "T"])
+            pair.produced.clear()
+        pair.interop("topic", "--topic", "T")
+        pair.produce()
+        replicated(pair.master, pair.slave)
+        pair.slave.kill()
+        pair.slave.start()
+        pair.compare()
+
+
 def test_a_sync_master_with_a_java_slave(java: Java, tmp_path: Path) -> None:
     """The Java client is told what became of its messages."""
     with kourou_name_server(tmp_path) as server, ExitStack() as stack:

@@ -51,14 +51,14 @@ class Lives:
     async def run(self, producer: Producer, ask: Ask) -> None:
         """Lives, one after the other."""
         life = 0
-        while not self.is_over:
+        while not self._is_over():
             has_group = self._chance.random() < 0.4
             if has_group:
                 await self._make_group(ask)
             for number in range(self._chance.choice((1, 3, 20))):
                 await self._send(producer, f"life{life}-{number}", self._chance.randrange(QUEUES))
                 await asyncio.sleep(self._chance.expovariate(8))
-                if self.is_over:
+                if self._is_over():
                     return
             if has_group:
                 code, deleted = RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteSubscriptionGroup(GROUP, True)
@@ -73,6 +73,9 @@ class Lives:
             if self._chance.random() < 0.5:
                 header = CreateTopic(TOPIC, "TBW102", QUEUES, QUEUES, 6, "SINGLE_TAG")
                 await self._until_answered(ask, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+    def _is_over(self) -> bool:
+        return self.is_over
 
     async def _send(self, producer: Producer, name: str, queue_id: int) -> None:
         self.model.bodies[name] = f"{name} ".encode()
@@ -100,7 +103,7 @@ class Lives:
         self, ask: Ask, code: RequestCode, header: Header | None, body: bytes | None = None
     ) -> bool:
         """Whether it was answered before the end of the load."""
-        while not self.is_over:
+        while not self._is_over():
             try:
                 await ask(code, header, body)
                 return True

@@ -317,11 +317,11 @@ def test_a_topic_that_was_deleted_has_no_queue_and_that_is_right(plain):
 
 def test_a_topic_that_was_deleted_and_made_anew(tmp_path):
     config = small_config(tmp_path, enable_lmq=True, enable_multi_dispatch=True)
-    light = {"INNER_MULTI_DISPATCH": "%LMQ%a"}
+    light = "%LMQ%a"
     with open_store(config) as store:
-        put(store, *(message("topic", 0, b"old", **light) for _ in range(30)))
+        put(store, *(message("topic", 0, b"old", INNER_MULTI_DISPATCH=light) for _ in range(30)))
         store.delete_topics({"topic", "%LMQ%a"})
-        put(store, *(message("topic", 0, b"new", **light) for _ in range(10)))
+        put(store, *(message("topic", 0, b"new", INNER_MULTI_DISPATCH=light) for _ in range(10)))
 
     assert run(Path(config.store_path_root_dir), config).findings == []
 

@@ -139,11 +139,11 @@ def test_queries_by_key_do_not_find_what_was_deleted(config: MessageStoreConfig,
 
 def test_a_deletion_leaves_light_queues_and_ends_them_alone(tmp_path: Path) -> None:
     config = small_config(tmp_path, enable_lmq=True, enable_multi_dispatch=True)
-    light = {"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b"}
+    light = "%LMQ%a,%LMQ%b"
     store = opened(config)
-    put(store, *[message(body=b"old %d" % number, **light) for number in range(3)])
+    put(store, *[message(body=b"old %d" % n, INNER_MULTI_DISPATCH=light) for n in range(3)])
     store.delete_topics({"topic", "%LMQ%b"})
-    put(store, *[message(body=b"new %d" % number, **light) for number in range(2)])
+    put(store, *[message(body=b"new %d" % n, INNER_MULTI_DISPATCH=light) for n in range(2)])
     store.abandon()
 
     with open_store(config) as store:

@@ -171,6 +171,8 @@ class Broker:
         self.offsets.forget_deleted(deleted_at, None if recovery.clean else recovery.start_offset)
         self.offsets.log_offset = lambda: self.store.commit_log.files.max_wrote if deleted_at else None
         self.store.on_topic_deleted = self.forget_topic
+        if not recovery.clean and self.slave is None:
+            self._restore_topics(recovery.start_offset)
         self.store.start()
         self.init_max_offset = self.store.commit_log.max_offset  # where the log ended at the start
         self.client = RemotingClient(tls=self._tls, credentials=self.auth.inner)
@@ -224,6 +226,16 @@ class Broker:
         self._spawn(self.registrar.run())
         self._spawn(self._every(self.config.flush_consumer_offset_interval / 1000, self.save))
         self._spawn(self._every(EXPIRE_INTERVAL_S, self._expire))
+
+    def _restore_topics(self, recovered_from: int) -> None:
+        """Make topics again whose first messages were acknowledged just before a crash, and whose
+        configuration was not on the disk yet. Deleted topics are not among them: they have no queues."""
+        for name, queues in self.store.queues.table.items():
+            if self.topics.get(name) is not None or self.topics.is_system_topic(name):
+                continue
+            firsts = [entry for queue in queues.values() if (entry := queue.get(0)) is not None]
+            if firsts and all(entry.physical_offset >= recovered_from for entry in firsts):
+                self.topics.restore(name, max(queues) + 1)
 
     async def _listen(self) -> None:
         host, wanted = self.config.bind_address, self.config.listen_port

@@ -15,6 +15,7 @@ from kourou.broker.attributes import BATCH_CQ, QUEUE_TYPE, TOPIC_ATTRIBUTES, app
 from kourou.broker.config import BrokerConfig
 from kourou.broker.versions import next_version, page_of
 from kourou.clock import Clock
+from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
 from kourou.remoting import lenient_json
 from kourou.remoting.registration import (
     PERM_INHERIT,
@@ -33,6 +34,7 @@ FILE_NAME = "topics.json"
 
 # topicSysFlag
 
+_CLIENT_QUEUES = 4  # what clients ask for when a send makes a topic (defaultTopicQueueNums of producers)
 _SCHEDULE_QUEUES = 18  # one for each of Java's delay levels
 _READ_WRITE = PERM_READ | PERM_WRITE
 
@@ -130,6 +132,14 @@ class TopicTable:
             found = replace(found, order=order)
             self._put(found)
         return found
+
+    def restore(self, name: str, used_queues: int) -> None:
+        """Make a topic again of which only messages are known, with as many queues as clients ask for."""
+        is_of_group = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        usual = 1 if is_of_group else min(self._config.default_topic_queue_nums, _CLIENT_QUEUES)
+        queues = max(used_queues, usual)
+        log.warning("topic %s has messages and was not saved before the crash: made again", name)
+        self._put(TopicConfig(name, queues, queues))
 
     def create_if_absent(self, topic: TopicConfig) -> TopicConfig:
         """A topic that is there, or this one."""
