@@ -24,6 +24,7 @@ from support.golden import unpack
 from support.store import ManualClock
 
 COMMIT, ROLLBACK, UNKNOWN = sysflag.TRANSACTION_COMMIT, sysflag.TRANSACTION_ROLLBACK, 0
+YEAR_MS = 365 * 24 * 3_600_000
 Test = Callable[[Broker], Awaitable[None]]
 
 
@@ -246,6 +247,39 @@ def test_a_half_that_was_asked_for_too_often_is_given_up_and_can_be_taken_up_aga
     run(tmp_path, clock, producer, test)
 
 
+@pytest.mark.parametrize("ms", [-YEAR_MS, -5000, 5000, YEAR_MS])
+def test_a_half_is_asked_for_in_its_time_whichever_way_the_clock_is_set(tmp_path, clock, producer, ms):
+    """Given halves, one of them immune, when the clock is set by seconds or years, then none is asked for,
+    given up or too old to be ended before that much time has elapsed."""
+
+    async def test(broker: Broker) -> None:
+        prepare(broker, clock)
+        immune = prepare(broker, clock, 1, CHECK_IMMUNITY_TIME_IN_SECONDS="3600")
+        clock.set_by(ms)
+        clock.advance(broker.config.transaction_time_out)
+        await broker.transactions.check()
+        assert not producer.asked
+        clock.advance(1)
+        await broker.transactions.check()
+        assert len(producer.asked) == 1
+        assert end(broker, immune, COMMIT) == ResponseCode.SUCCESS
+        assert not messages(broker, TRANS_CHECK_MAX_TIME_TOPIC, 0)
+
+    run(tmp_path, clock, producer, test)
+
+
+def test_how_long_a_half_waits_is_not_up_to_the_clock_of_its_producer(tmp_path, clock, producer):
+    """Given a producer whose clock is a week behind, then its half is neither asked for nor given up early."""
+
+    async def test(broker: Broker) -> None:
+        prepare(broker, ManualClock(clock.time_ms - 7 * 24 * 3_600_000))
+        await broker.transactions.check()
+        assert not producer.asked
+        assert not messages(broker, TRANS_CHECK_MAX_TIME_TOPIC, 0)
+
+    run(tmp_path, clock, producer, test)
+
+
 def test_a_half_without_a_producer_waits_for_one(tmp_path, clock, producer):
     async def test(broker: Broker) -> None:
         prepare(broker, clock, PGROUP="gone")
@@ -342,7 +376,8 @@ def test_the_golden_store_goes_on_where_java_stopped(tmp_path, producer):
     """Halves, op messages and offsets are those of a Java broker: what it had not resolved is asked for."""
     golden = unpack("transaction", tmp_path)
     golden.path.rename(tmp_path / "store")
-    clock = ManualClock()
+    stored_ms = int.from_bytes((tmp_path / "store" / "checkpoint").read_bytes()[:8], "big")
+    clock = ManualClock(stored_ms)
 
     async def test(broker: Broker) -> None:
         setattr(broker.producers, "pick", {"golden_trans_group": producer}.get)  # noqa: B010

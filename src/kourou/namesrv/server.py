@@ -46,7 +46,7 @@ class NameServer:
         clock = clock or SystemClock()
         self.routes = RouteTable(self.config, clock, on_min_broker_id_change=self._notify)
         self.kv = KvConfig(self.config.kv_config_path)
-        context = Context(self.config, self.routes, self.kv, clock, clock.now_ms())
+        context = Context(self.config, self.routes, self.kv, clock, clock.elapsed_ms())
         self.auth = AuthConfig.read(self.config.others)
         kept = self.auth.directory or os.path.dirname(os.path.abspath(self.config.kv_config_path))
         self.access = AccessTables(kept)
