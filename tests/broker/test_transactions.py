@@ -268,8 +268,26 @@ def test_a_half_is_asked_for_in_its_time_whichever_way_the_clock_is_set(tmp_path
     run(tmp_path, clock, producer, test)
 
 
+def test_a_machine_that_starts_with_a_clock_ahead_gives_up_no_half(tmp_path, clock, producer):
+    """Given a half that nobody has ended, when the machine starts with a clock that is a year ahead, then it
+    is asked for, and not given up as too old."""
+
+    async def before(broker: Broker) -> None:
+        prepare(broker, clock)
+
+    async def after(broker: Broker) -> None:
+        await broker.transactions.check()
+        assert len(producer.asked) == 1
+        assert not messages(broker, TRANS_CHECK_MAX_TIME_TOPIC, 0)
+
+    run(tmp_path, clock, producer, before)
+    clock.set_by(YEAR_MS)
+    clock.boot = "second"
+    run(tmp_path, clock, producer, after)
+
+
 def test_how_long_a_half_waits_is_not_up_to_the_clock_of_its_producer(tmp_path, clock, producer):
-    """Given a producer whose clock is a week behind, then its half is neither asked for nor given up early."""
+    """Given a producer whose clock is a week behind, then its half is not asked for or given up early."""
 
     async def test(broker: Broker) -> None:
         prepare(broker, ManualClock(clock.time_ms - 7 * 24 * 3_600_000))

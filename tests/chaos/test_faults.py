@@ -188,9 +188,9 @@ def test_a_broker_that_stands_still_goes_on_where_it_was(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("shift_s", [HOUR_S, -HOUR_S])
 def test_a_clock_that_is_set(tmp_path: Path, shift_s: int) -> None:
-    """Given delayed messages, when the clock of the machine is set by an hour, while the broker runs and while
-    it is away, then each comes, once, when its delay has elapsed: one of half an hour does not come in this
-    test. The offsets of the queue have no gap."""
+    """Given delayed messages, when the clock of the machine is set by an hour, while the broker runs and
+    while it is away, then each comes, once, when its delay has elapsed: one of half an hour does not come in
+    this test. The offsets of the queue have no gap."""
     node = small(tmp_path, messageDelayLevel="30m 1s")
     with started(node):
         node.create_topic("t", 1)

@@ -254,6 +254,28 @@ def test_files_are_named_by_the_time_they_were_made(config: MessageStoreConfig, 
     index.close()
 
 
+@pytest.mark.parametrize("ms", [-1, -3_600_000, -365 * 24 * 3_600_000])
+def test_files_are_in_their_order_after_the_clock_was_set_back(
+    config: MessageStoreConfig, clock: ManualClock, ms: int
+) -> None:
+    """Given an index file that is full, when the clock goes back, then the next one comes after it, and a
+    process that starts then takes them in this order."""
+    index = service(config, clock)
+    for number in range(50):
+        if number == 5:
+            index.write_pending()
+            clock.set_by(ms)
+        add(index, f"k{number}", number, clock.now_ms())
+    index.flush()
+    paths = [file.path for file in index.files]
+    assert len(paths) == 3
+    index.close()
+    again = service(config, clock)
+    again.load(True, 0)
+    assert [file.path for file in again.files] == paths
+    again.close()
+
+
 def test_many_keys_are_written_without_being_asked(tmp_path: Path, clock: ManualClock) -> None:
     index = service(small_config(tmp_path, max_index_num=10_000), clock)
     for number in range(4095):

@@ -359,7 +359,8 @@ class TransactionService:
             return True  # it was put again: that one counts
         config = self._broker.config
         times = _number(half, names.TRANSACTION_CHECK_TIMES) or 0
-        reserved_ms = config.store.file_reserved_time * 3_600_000
+        gap_ms = self._broker.store.clock_steps.gap_ms(half.physical_offset + 1)
+        reserved_ms = config.store.file_reserved_time * 3_600_000 + gap_ms
         if times >= config.transaction_check_max or self._is_older(half, reserved_ms):
             return self._discard(half)
         if half.queue_offset >= began_at:

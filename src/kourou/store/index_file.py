@@ -26,9 +26,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import struct
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -452,9 +453,12 @@ class IndexService:
         last = self.files[-1] if self.files else None
         if last is not None and not last.full:
             return last
-        stamp = self._clock.now_ms()
-        while self._disk.size(path := f"{self._directory}/{file_name(stamp)}") >= 0:
-            stamp += 1
+        name = file_name(self._clock.now_ms())
+        if last is not None:
+            # Their order is that of their names, also if the clock was set back.
+            name = max(name, _name_after(os.path.basename(last.path)))
+        while self._disk.size(path := f"{self._directory}/{name}") >= 0:
+            name = _name_after(name)
         file = self._open(path, last.end_offset if last else 0, last.end_timestamp if last else 0)
         self.files.append(file)
         return file
@@ -529,6 +533,11 @@ class IndexService:
             file.destroy()
         self.files.clear()
         self._disk.remove_dir(self._directory)
+
+
+def _name_after(name: str) -> str:
+    moment = datetime.strptime(name, "%Y%m%d%H%M%S%f") + timedelta(milliseconds=1)
+    return f"{moment:%Y%m%d%H%M%S%f}"[: len(name)]
 
 
 def file_name(stamp_ms: int) -> str:
