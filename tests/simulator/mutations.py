@@ -222,7 +222,7 @@ PLANTED: dict[str, Planted] = {
     "blank-of-eight": Planted(
         "recovery ends at a blank of eight bytes",
         ((kourou.store.bulk_dispatch, "check_record", _no_end_of_eight_bytes),),
-        10,
+        44,
     ),
     "delay": Planted("delayed messages are due too early", ((MessagePutter, "_deliver_time", _early),), 0),
     "commit": Planted(
@@ -238,7 +238,7 @@ PLANTED: dict[str, Planted] = {
     "op-first": Planted(
         "a transaction counts as ended before its message is stored",
         ((TransactionService, "end", _resolved_first),),
-        0,
+        12,
     ),
     "offsets": Planted("offsets are not saved", ((ConsumerOffsets, "commit", _commit_unsaved),), 7),
     "queues-flush": Planted(
@@ -268,7 +268,7 @@ PLANTED: dict[str, Planted] = {
     ),
     "lock-time": Planted("locks end by the time of day", ((QueueLocks, "__init__", _locks_by_the_wall),), 5),
     "room-again": Planted(
-        "queues that had no room are not tried again", ((Dispatcher, "retry", _nothing),), 80
+        "queues that had no room are not tried again", ((Dispatcher, "retry", _nothing),), 83
     ),
 }
 
