@@ -286,6 +286,22 @@ def test_a_machine_that_starts_with_a_clock_ahead_gives_up_no_half(tmp_path, clo
     run(tmp_path, clock, producer, after)
 
 
+@pytest.mark.parametrize(
+    "name", ["TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS"]
+)
+def test_numbers_of_no_use_in_a_half_do_not_stop_the_checks(tmp_path, clock, producer, name):
+    """Given a half with a number that no broker writes, then it and those after it are asked for."""
+
+    async def test(broker: Broker) -> None:
+        prepare(broker, clock, 0, **{name: "9" * 5000})
+        prepare(broker, clock, 1)
+        clock.advance(60_000)
+        await broker.transactions.check()
+        assert len(producer.asked) == 2
+
+    run(tmp_path, clock, producer, test)
+
+
 def test_how_long_a_half_waits_is_not_up_to_the_clock_of_its_producer(tmp_path, clock, producer):
     """Given a producer whose clock is a week behind, then its half is not asked for or given up early."""
 
