@@ -25,7 +25,7 @@ import kourou.store.recovery
 from kourou.broker import Broker
 from kourou.broker.locks import QueueLocks
 from kourou.broker.offsets import ConsumerOffsets
-from kourou.broker.timer import TimerService
+from kourou.broker.timer_time import WheelTime
 from kourou.broker.transactions import TransactionService, _final_message
 from kourou.message import sysflag
 from kourou.store import MessageStore, PutMessageStatus
@@ -148,10 +148,9 @@ def _nothing_known(self: ClockSteps) -> Any:
     return _State(), False
 
 
-def _wall_time(self: TimerService) -> int:
-    steps = self._broker.store.look_at_clock()
-    self._lead_ms = 0
-    return steps.now_ms
+def _wall_time(self: WheelTime) -> int:
+    self.lead_ms = 0
+    return self._store.look_at_clock().now_ms
 
 
 class _ByTheWall:
@@ -264,7 +263,7 @@ PLANTED: dict[str, Planted] = {
         "a restart forgets that the clock was set", ((ClockSteps, "_read", _nothing_known),), 7
     ),
     "wheel-back": Planted(
-        "the time of the wheel stops while the clock is back", ((TimerService, "_now_ms", _wall_time),), 10
+        "the time of the wheel stops while the clock is back", ((WheelTime, "now_ms", _wall_time),), 10
     ),
     "lock-time": Planted("locks end by the time of day", ((QueueLocks, "__init__", _locks_by_the_wall),), 5),
     "room-again": Planted(

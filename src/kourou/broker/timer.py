@@ -7,11 +7,8 @@ time. When that second is over, the records of the slot's units go to their topi
 
 A unit may delete another of the same slot, by its unique id: that is how a message is recalled.
 
-The wheel has a time of its own, which never goes back: that of the day and, after a clock was set back, ahead
-of it by as much (`_lead_ms`). So slots that are over are not filled again, and what waits comes no earlier. A
-time that a user names (TIMER_DELIVER_MS) means the time of the day; TIMER_DELAY_SEC and TIMER_DELAY_MS are
-durations, which a clock that is set does not change (`store.clock_steps`). Where a slot is over before its
-message is due, because the clock was set meanwhile, the message is put into the queue again.
+Where a slot is over before its message is due, because the clock was set meanwhile (`timer_time`), the
+message is put into the queue again.
 
 Nothing here polls: a put starts the entering, and one timer is set for the first slot in use. `_due` has the
 times of these slots, from the wheel at the start. State is of the event loop alone; a worker brings it to the
@@ -35,6 +32,7 @@ from kourou.broker.schedule import LOOK_S
 from kourou.broker.state_file import StateFile
 from kourou.broker.timer_deliveries import DeliveredBefore
 from kourou.broker.timer_metrics import TimerMetrics
+from kourou.broker.timer_time import WheelTime, deliver_ms, read_long
 from kourou.errors import CorruptRecordError, KourouError
 from kourou.message import java_hash, sysflag
 from kourou.message import properties as names
@@ -61,9 +59,7 @@ RETRY_S = 0.5  # until a message that the store did not take is tried again, Jav
 FINISH_S = 10.0  # for the rest of a slot when the broker stops: what is left of it comes twice
 CLEAN_INTERVAL_MS = 180_000  # between two looks for counts of topics that are gone
 BLANK_SLOTS = 60  # that the longest wait stays below the reach of the wheel
-SKEW_MS = 60_000  # clocks of a master and its slave differ: less is no master that is ahead of its clock
 NEVER_ENTERED = str((1 << 63) - 1)  # TIMER_ENQUEUE_MS of what was due when it came
-_MAX_LONG = (1 << 63) - 1
 
 # A store that answers with one of these takes the message later; with others it never does.
 _LATER = frozenset(
@@ -97,8 +93,7 @@ class TimerService:
         self._entered: set[int] = set()  # physical offsets of records beyond it that are entered already
         self._before: DeliveredBefore | None = None  # until what was due at the start is delivered
         self._before_until = (0, 0)  # time and queue offset of the start
-        self._lead_ms = 0  # how far the time of the wheel is ahead of that of the day
-        self._difference_ms = 0  # of the clock, at the last look: another one is a clock that was set
+        self._time: WheelTime  # from `load` on
         self._write_ms = 0  # the slots before this time are closed
         self._due: list[int] = []  # a heap: times of the slots in use that are not delivered
         self._slot: Iterator[float] | None = None  # the delivery of the first of them, once begun
@@ -126,9 +121,8 @@ class TimerService:
         store = self._broker.store
         files = self._files = TimerStore(store.disk, store.config)
         checkpoint = self.checkpoint = files.checkpoint
-        self._difference_ms = store.clock_steps.difference_ms
-        self._lead_ms = max(checkpoint.last_read_time_ms - store.clock_steps.now_ms, 0)
-        now_ms = self._now_ms()
+        self._time = WheelTime(store, self.precision_ms, checkpoint.last_read_time_ms)
+        now_ms = self._time.now_ms()
         try:
             self._metrics_file.load()
             found = files.recover()
@@ -150,10 +144,10 @@ class TimerService:
         """What is due, or not entered, may have been delivered before a crash."""
         store = self._broker.store
         end = store.max_offset(TIMER_TOPIC, 0)
-        times = [time_ms - self._lead_ms for time_ms in self._due[:1]]
+        times = [time_ms - self._time.lead_ms for time_ms in self._due[:1]]
         if self.queue_offset < end:
             times.append(store.message_store_timestamp(TIMER_TOPIC, 0, self.queue_offset))
-        if times and min(times) < now_ms - self._lead_ms:
+        if times and min(times) < now_ms - self._time.lead_ms:
             self._before = DeliveredBefore(store, min(times))
             self._before_until = now_ms, end
 
@@ -236,22 +230,22 @@ class TimerService:
 
     def _divert(self, message: InnerMessage, properties: dict[str, str]) -> PutMessageResult | None:
         config, now_ms = self._broker.config.store, self._broker.store.look_at_clock().now_ms
-        deliver_ms = _deliver_ms(properties, now_ms)
-        if deliver_ms is None:
+        due_ms = deliver_ms(properties, now_ms)
+        if due_ms is None:
             return PutMessageResult(PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL, reason="the time is no number")
-        if deliver_ms <= now_ms:
+        if due_ms <= now_ms:
             if names.TIMER_DEL_UNIQKEY in properties:
                 return PutMessageResult(
                     PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL, reason="what it deletes is due already"
                 )
             return None
-        if deliver_ms - now_ms > config.timer_max_delay_sec * 1000:
+        if due_ms - now_ms > config.timer_max_delay_sec * 1000:
             return PutMessageResult(
                 PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL,
                 reason=f"the delay is above timerMaxDelaySec={config.timer_max_delay_sec}",
             )
-        out_ms = (deliver_ms - 1) // self.precision_ms * self.precision_ms  # its slot ends with its time
-        if self._is_congested(out_ms):
+        out_ms = (due_ms - 1) // self.precision_ms * self.precision_ms  # its slot ends with its time
+        if self._is_congested(self._time.slot_ms(out_ms)):
             return PutMessageResult(PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL)
         properties[names.TIMER_OUT_MS] = str(out_ms)
         properties[names.REAL_TOPIC] = message.topic
@@ -261,11 +255,11 @@ class TimerService:
         message.queue_id = 0
         return None
 
-    def _is_congested(self, out_ms: int) -> bool:
+    def _is_congested(self, slot_ms: int) -> bool:
         """Whether too many messages are due at a time: above the limit by chance, at twice of it always. The
         chance is Java's: nearly all are refused right above the limit."""
         limit = self._broker.config.store.timer_congest_num_each_slot
-        count = 0 if self._files is None else self._files.wheel.messages(out_ms)
+        count = 0 if self._files is None else self._files.wheel.messages(slot_ms)
         if count <= limit:
             return False
         return count >= 2 * limit or random.randrange(1000) > 1000 * (count - limit) / (limit + 0.1)
@@ -332,11 +326,11 @@ class TimerService:
             self._entered.discard(entry.physical_offset)
             return True
         found = self._read(entry.physical_offset, entry.size)
-        out_ms = None if found is None else self._out_ms(found)
+        out_ms = None if found is None else self._time.out_ms(found)
         if found is None or out_ms is None:
             log.error("a message at %d has no time to come and is left out", entry.physical_offset)
             return True
-        slot_ms = self._slot_ms(out_ms)
+        slot_ms = self._time.slot_ms(out_ms)
         if self.delivers and slot_ms < self._write_ms:
             if not self._put(found, NEVER_ENTERED, rolls=False):
                 return False
@@ -361,9 +355,7 @@ class TimerService:
         )
         while self._due and self._due[0] < master.last_read_time_ms:
             heapq.heappop(self._due)
-        ahead_ms = master.last_read_time_ms - self._now_ms()
-        if ahead_ms > SKEW_MS:  # the slots are its
-            self._lead_ms += ahead_ms
+        self._time.follow(master.last_read_time_ms)
         if self._loop is not None and self._entering is None:
             self.enter()
         self._changed()
@@ -448,8 +440,8 @@ class TimerService:
             if deleted and self._delete_key(found) in deleted:
                 self._count(found, -1)
                 continue
-            out_ms = self._out_ms(found)
-            is_early = out_ms is not None and self._slot_ms(out_ms) >= self._write_ms
+            out_ms = self._time.out_ms(found)
+            is_early = out_ms is not None and self._time.slot_ms(out_ms) >= self._write_ms
             rolls = is_early or bool(entered.magic & ROLL)
             while not self._put(found, str(entered.enqueue_time), rolls=rolls):
                 yield RETRY_S
@@ -476,9 +468,9 @@ class TimerService:
         properties[names.TIMER_ENQUEUE_MS] = enqueue_ms
         properties[names.TIMER_DEQUEUE_MS] = str(self._broker.clock.now_ms())
         if rolls:
-            times = _long(properties.get(names.TIMER_ROLL_TIMES, "")) or 0
+            times = read_long(properties.get(names.TIMER_ROLL_TIMES, "")) or 0
             properties[names.TIMER_ROLL_TIMES] = str(times + 1)
-            properties[names.TIMER_OUT_MS] = str(self._out_ms(found))
+            properties[names.TIMER_OUT_MS] = str(self._time.out_ms(found))
             topic, queue_text = found.topic, str(found.queue_id)
         message = InnerMessage(
             topic, int(queue_text), found.body, properties, flag=found.flag, sys_flag=found.sys_flag,
@@ -531,29 +523,8 @@ class TimerService:
 
     def _move_write_time(self) -> None:
         """Close the slots whose time is over. It never goes back, whatever the clock does."""
-        now_ms = self._now_ms()
+        now_ms = self._time.now_ms()
         self._write_ms = max(self._write_ms, now_ms // self.precision_ms * self.precision_ms)
-
-    def _now_ms(self) -> int:
-        """The time of the wheel."""
-        steps = self._broker.store.look_at_clock()
-        set_by_ms, self._difference_ms = steps.difference_ms - self._difference_ms, steps.difference_ms
-        self._lead_ms = max(self._lead_ms - set_by_ms, 0)
-        return steps.now_ms + self._lead_ms
-
-    def _out_ms(self, found: StoredMessage) -> int | None:
-        """The second after which a message is due, by the clock of today; None if it says none."""
-        out_ms = _long(found.properties.get(names.TIMER_OUT_MS, ""))
-        delay_ms = _delay_ms(found.properties)
-        if out_ms is None or delay_ms is None:
-            return out_ms
-        steps, precision_ms = self._broker.store.clock_steps, self.precision_ms
-        left_ms = steps.left_ms(out_ms + precision_ms, found.physical_offset, delay_ms)
-        return -(-(steps.now_ms + left_ms) // precision_ms) * precision_ms - precision_ms
-
-    def _slot_ms(self, out_ms: int) -> int:
-        """The slot of a second of the day."""
-        return -(-(out_ms + self._lead_ms) // self.precision_ms) * self.precision_ms
 
     def _set_timer(self, wait_s: float = 0.0) -> None:
         """Come back for the slot that is under way or due, else when the time of the next is over."""
@@ -566,7 +537,7 @@ class TimerService:
                 return
             self._timer_ms = end_ms
             # The clock is looked at now and then: it may be set, or the machine may sleep.
-            wait_s = min(max(end_ms - self._now_ms(), 0) / 1000, LOOK_S)
+            wait_s = min(max(end_ms - self._time.now_ms(), 0) / 1000, LOOK_S)
         elif self._timer is not None and self._slot is not None:
             return  # it waits, or comes in the next turn
         else:
@@ -661,9 +632,9 @@ class TimerService:
 
     def due_within(self, spans_ms: Sequence[int]) -> list[int]:
         """How many messages are due in the first span from now, from there to the end of the second, …"""
-        return (
-            [0] * len(spans_ms) if self._files is None else self._files.wheel.within(self._now_ms(), spans_ms)
-        )
+        if self._files is None:
+            return [0] * len(spans_ms)
+        return self._files.wheel.within(self._time.now_ms(), spans_ms)
 
     @property
     def queue_behind(self) -> int:
@@ -673,7 +644,7 @@ class TimerService:
     @property
     def read_behind_s(self) -> int:
         """How late delivery is."""
-        return max(self._now_ms() - self.read_ms, 0) // 1000
+        return 0 if self._files is None else max(self._time.now_ms() - self.read_ms, 0) // 1000
 
     @property
     def rates(self) -> tuple[float, float]:
@@ -721,28 +692,3 @@ class TimerService:
         self.metrics.revise(counted, self._broker.config.store.timer_metric_small_threshold)
         self._changed()
         self._plan_revision()
-
-
-def _deliver_ms(properties: dict[str, str], now_ms: int) -> int | None:
-    """When a message wants to be delivered; None if that cannot be told."""
-    if names.TIMER_DELAY_SEC in properties or names.TIMER_DELAY_MS in properties:
-        delay_ms = _delay_ms(properties)
-        return None if delay_ms is None else now_ms + delay_ms
-    return _long(properties[names.TIMER_DELIVER_MS])
-
-
-def _delay_ms(properties: dict[str, str]) -> int | None:
-    """How long a message wants to wait; None if it names a time of the day instead, or no number."""
-    if names.TIMER_DELAY_SEC in properties:
-        delay_s = _long(properties[names.TIMER_DELAY_SEC])
-        return None if delay_s is None else delay_s * 1000
-    return _long(properties.get(names.TIMER_DELAY_MS, ""))
-
-
-def _long(text: str) -> int | None:
-    """A number as Java's parseLong takes it."""
-    digits = text[1:] if text[:1] in ("+", "-") else text
-    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20):
-        return None
-    number = int(text)
-    return number if -_MAX_LONG - 1 <= number <= _MAX_LONG else None
