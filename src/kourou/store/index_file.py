@@ -332,7 +332,7 @@ class IndexService:
 
         So is what comes behind one of them, and behind one that was torn: its messages are indexed again.
         """
-        dropped: list[str] = []
+        found: list[IndexFile] = []
         for name in self._disk.list(self._directory):
             if not (name.isdecimal() and len(name) == 17):
                 continue
@@ -348,11 +348,16 @@ class IndexService:
                     f"{path} has {size} bytes, {wanted} are configured: name the right maxHashSlotNum and"
                     " maxIndexNum, or move the file away"
                 )
-            file = self._open(path)
-            is_known = 0 < file.end_timestamp <= index_msg_timestamp and file.begin_offset >= self.end_offset
+            found.append(self._open(path))
+        # Up to the file that the checkpoint speaks of. Lower times do not tell: the clock may have been set.
+        ends = [file.end_timestamp for file in found]
+        known = len(ends) - ends[::-1].index(index_msg_timestamp) if index_msg_timestamp in ends else 0
+        dropped: list[str] = []
+        for number, file in enumerate(found):
+            is_known = number < known and file.end_timestamp > 0 and file.begin_offset >= self.end_offset
             if not last_exit_ok and self._writable and (dropped or not is_known):
                 file.destroy()
-                dropped.append(path)
+                dropped.append(file.path)
             else:
                 file.flushed_count = file.count
                 self.files.append(file)
