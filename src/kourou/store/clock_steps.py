@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 
 from kourou.clock import Clock
 from kourou.store.disk import Disk
+from kourou.store.mapped_file import MappedFileQueue
 
 log = logging.getLogger(__name__)
 
@@ -74,14 +75,14 @@ class _State:
 class ClockSteps:
     """The steps of a store's clock. `look` reads the clock; what else is asked holds for that moment."""
 
-    def __init__(self, disk: Disk, path: str, clock: Clock) -> None:
+    def __init__(self, disk: Disk, path: str, clock: Clock, log_files: MappedFileQueue) -> None:
         self._disk = disk
         self._path = path
         self._clock = clock
+        self._log = log_files
         self._lock = threading.Lock()  # retention looks, too
         self._state = _State()
         self._looked_at = 0  # the end of the log at the last look
-        self._first_log_offset = 0
         self._is_saved = True
         self.now_ms = self.elapsed_ms = 0
         self._began_at = self._began_ms = 0  # end of the log and elapsed time at the start
@@ -93,13 +94,14 @@ class ClockSteps:
 
     # Life
 
-    def load(self, begin: int, end: int, last_ms: int) -> None:
-        """Take up what the file says. The log begins and ends there, with a record of that time."""
+    def load(self, last_ms: int) -> None:
+        """Take up what the file says, when the log is recovered: its last record is of that time."""
         state, is_known = self._read()
+        end = self._log.max_wrote
         while not self._read_pair():
             pass
         difference_ms, boot_id = self.now_ms - self.elapsed_ms, self._clock.boot_id()
-        self._state, self._looked_at, self._first_log_offset = state, end, begin
+        self._state, self._looked_at = state, end
         # A power cut may have taken the end of the log: what is stored there now comes after all steps.
         state.steps, state.gap_at = [(min(at, end), ms) for at, ms in state.steps], min(state.gap_at, end)
         if is_known and boot_id and boot_id == state.boot_id:
@@ -113,11 +115,11 @@ class ClockSteps:
         state.boot_id, state.difference_ms = boot_id, difference_ms - step_ms
         self._is_saved = False
         self._take(step_ms, end)
-        self.begin(end)
+        self.begin()
 
-    def begin(self, end: int) -> None:
+    def begin(self) -> None:
         """Records that are there now wait no longer than they would if they were stored now."""
-        self._began_at, self._began_ms = end, self.elapsed_ms
+        self._began_at, self._began_ms = self._log.max_wrote, self.elapsed_ms
 
     def _read(self) -> tuple[_State, bool]:
         size = self._disk.size(self._path)
@@ -134,15 +136,17 @@ class ClockSteps:
 
     # The clock
 
-    def look(self, begin: int, end: int) -> None:
-        """Note it if the clock was set since the last look. The log begins and ends there now."""
+    def look(self) -> None:
+        """Note it if the clock was set since the last look. Hot where messages wait."""
+        elapsed_ms, now_ms, end = self._clock.elapsed_ms(), self._clock.now_ms(), self._log.max_wrote
+        if self._is_saved and -STEP_MS < now_ms - elapsed_ms - self._state.difference_ms < STEP_MS:
+            self.now_ms, self.elapsed_ms, self._looked_at = now_ms, elapsed_ms, end
+            return
         with self._lock:
             if not self._read_pair():
                 return
-            self._first_log_offset = begin
             step_ms = self.now_ms - self.elapsed_ms - self._state.difference_ms
-            if abs(step_ms) >= STEP_MS or not self._is_saved:
-                self._take(step_ms if abs(step_ms) >= STEP_MS else 0, end)
+            self._take(step_ms if abs(step_ms) >= STEP_MS else 0, end)
             self._looked_at = end
 
     def _read_pair(self) -> bool:
@@ -176,7 +180,7 @@ class ClockSteps:
         steps: Counter[int] = Counter()
         for at, by in (*self._state.steps, (position, ms)):
             steps[at] += by
-        found = sorted((at, by) for at, by in steps.items() if by and at > self._first_log_offset)
+        found = sorted((at, by) for at, by in steps.items() if by and at > self._log.min_offset)
         while len(found) > MAX_STEPS:
             (_, first_ms), (at, ms), *rest = found
             found = [(at, max(first_ms, 0) + ms), *rest]

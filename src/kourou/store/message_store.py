@@ -87,7 +87,7 @@ class MessageStore:
         self.index = IndexService(self.disk, self.root, config, self.clock)
         self.index.on_failed = self._stop_taking
         self.index.on_restored = self._take_again
-        self.clock_steps = ClockSteps(self.disk, f"{self.root}/clock", self.clock)
+        self.clock_steps = ClockSteps(self.disk, f"{self.root}/clock", self.clock, self.commit_log.files)
         self.retention = Retention(self)
         self.dispatcher = Dispatcher(self.commit_log, self.queues, self.index, config, self._stop_taking)
         self.dispatcher.on_restored = self._take_again
@@ -140,8 +140,7 @@ class MessageStore:
             self.recovery.dropped_index_files = dropped
             self.recovery.log(log)
             last_ms = self.checkpoint.dispatched_msg_timestamp or self.checkpoint.physic_msg_timestamp
-            files = self.commit_log.files
-            self.clock_steps.load(files.min_offset, files.max_wrote, last_ms)
+            self.clock_steps.load(last_ms)
         except BaseException:
             self._release()
             raise
@@ -280,8 +279,7 @@ class MessageStore:
 
     def look_at_clock(self) -> ClockSteps:
         """Note it if the clock was set. Before and after each record that says when something is due."""
-        files = self.commit_log.files
-        self.clock_steps.look(files.min_offset, files.max_wrote)
+        self.clock_steps.look()
         return self.clock_steps
 
     def wait(self, seconds: float) -> None:
