@@ -293,6 +293,29 @@ def test_a_silent_producer_is_forgotten_and_its_connection_closed(broker):
     assert (silent.is_open, live.is_open) == (False, True)
 
 
+@pytest.mark.parametrize("ms", [-365 * 24 * 3_600_000, -5000, 120_001, 365 * 24 * 3_600_000])
+def test_a_clock_that_is_set_makes_no_client_silent(broker, ms):
+    """Given a producer, a consumer and a pull's subscription, when the clock is set, then they are known as
+    long as they would be otherwise; what is told of them is by the clock of their last heartbeat."""
+    connection = wire()
+    broker.beat(connection, consumer("g", "t"), producers="p")
+    broker.consumers.compensate("h", SubscriptionData.build("t", "*", None, 1))
+    broker.clock.set_by(ms)
+    broker.clients.expire()
+    assert broker.producers.find("c1") is connection
+    assert broker.consumers.get("g") is not None
+    assert broker.consumers.find_subscription("h", "t") is not None
+    broker.beat(connection, consumer("g", "t"), producers="p")
+    assert broker.producers.table_json()["data"]["p"][0]["lastUpdateTimestamp"] == broker.clock.now_ms()
+    broker.clock.advance(120_001)
+    broker.clients.expire()
+    assert broker.producers.find("c1") is None
+    assert broker.consumers.get("g") is None
+    broker.clock.advance(600_000)
+    broker.clients.expire()
+    assert broker.consumers.find_subscription("h", "t") is None
+
+
 def test_producers_need_not_be_known_where_there_are_no_transactions():
     broker = Broker(enable_register_producer=False, reject_transaction_message=True)
     broker.beat(wire(), producers="p")

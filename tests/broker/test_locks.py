@@ -8,6 +8,7 @@ from kourou.broker.locks import MAX_LIVE_MS, QueueLocks
 from kourou.remoting.lenient_json import MessageQueue
 from support.store import ManualClock
 
+YEAR_MS = 365 * 24 * 3_600_000
 Q0, Q1, Q2 = (MessageQueue("t", "b", queue_id) for queue_id in range(3))
 
 
@@ -52,6 +53,16 @@ def test_a_lock_that_is_renewed_goes_on(locks, clock):
         assert locks.try_lock("g", Q0, "c1")
         clock.advance(MAX_LIVE_MS)
     assert locks.is_locked("g", Q0, "c1")
+
+
+@pytest.mark.parametrize("ms", [-YEAR_MS, -5000, 5000, MAX_LIVE_MS + 1, YEAR_MS])
+def test_a_lock_lasts_as_long_as_it_should_whichever_way_the_clock_is_set(locks, clock, ms):
+    assert locks.try_lock("g", Q0, "c1")
+    clock.set_by(ms)
+    clock.advance(MAX_LIVE_MS)
+    assert not locks.try_lock("g", Q0, "c2")
+    clock.advance(1)
+    assert locks.try_lock("g", Q0, "c2")
 
 
 def test_asking_for_the_holder_does_not_renew(locks, clock):

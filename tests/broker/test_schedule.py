@@ -34,6 +34,7 @@ from support.store import START_MS, ManualClock
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 LEVELS = {"messageDelayLevel": "1s 5s 10s"}
+YEAR_MS = 365 * 24 * 3_600_000
 ADDED = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
 
 
@@ -301,19 +302,107 @@ def test_a_damaged_file_is_replaced_by_the_one_before(tmp_path, clock):
 # Faults
 
 
-def test_a_clock_that_was_set_back_delivers_now(site, peer, clock):
-    """Given messages whose time is further away than their level says, then the clock is wrong, not they."""
+SETTINGS_MS = [-1000, -5000, 5000, -3_600_000, 3_600_000, -20 * YEAR_MS, 20 * YEAR_MS]
+
+
+@pytest.mark.parametrize("ms", SETTINGS_MS)
+def test_a_level_lasts_as_long_as_it_says_whichever_way_the_clock_is_set(site, peer, clock, ms):
+    """Given messages of a level, when the clock is set, then those before and after come in their time."""
     for number in range(2):
-        peer.ask(late(1, b"%d" % number))
-    clock.advance(-3_600_000)
-    ring(site)
-    assert bodies(site) == [b"0", b"1"]
-    peer.ask(late(1, b"after"))
-    ring(site)
-    assert bodies(site) == [b"0", b"1"]
+        peer.ask(late(2, b"%d" % number))
     clock.advance(1000)
+    clock.set_by(ms)
+    peer.ask(late(2, b"after"))
+    clock.advance(3999)
+    ring(site)
+    assert bodies(site) == []
+    clock.advance(1)
+    ring(site)
+    assert bodies(site) == [b"0", b"1"]
+    clock.set_by(-2 * ms)
+    clock.advance(999)
+    ring(site)
+    assert bodies(site) == [b"0", b"1"]
+    clock.advance(1)
     ring(site)
     assert bodies(site) == [b"0", b"1", b"after"]
+
+
+@pytest.mark.parametrize("ms", SETTINGS_MS)
+def test_a_clock_that_is_set_while_the_broker_is_away_changes_no_delay(tmp_path, clock, ms):
+    """Given a message that waits, when the clock is set and the broker started again, then it comes in its
+    time: elapsed time goes on."""
+    with running(tmp_path, LEVELS, clock=clock) as site:
+        site.make_topic("t")
+        site.connect().ask(late(3))
+    clock.set_by(ms)
+    clock.advance(6000)
+    with running(tmp_path, LEVELS, clock=clock) as site:
+        clock.advance(3999)
+        ring(site)
+        assert bodies(site) == []
+        clock.advance(1)
+        ring(site)
+        assert bodies(site) == [b"late"]
+
+
+@pytest.mark.parametrize("ms", [-5000, -20 * YEAR_MS])
+def test_a_machine_that_starts_with_a_clock_in_the_past_delivers_in_time_all_the_same(tmp_path, clock, ms):
+    """Given a message that waits, when the machine is off and its clock goes back, then it waits on for what
+    was left, and it stays so when the clock is put right."""
+    with running(tmp_path, LEVELS, clock=clock) as site:
+        site.make_topic("t")
+        site.connect().ask(late(3))
+        clock.advance(4000)
+        site.connect().ask(send_request(body=b"plain"))
+    clock.set_by(ms)
+    clock.boot = "second"
+    with running(tmp_path, LEVELS, clock=clock) as site:
+        clock.set_by(-ms)
+        clock.advance(5999)
+        ring(site)
+        assert bodies(site) == [b"plain"]
+        clock.advance(1)
+        ring(site)
+        assert bodies(site) == [b"plain", b"late"]
+
+
+def test_a_machine_that_starts_with_a_clock_ahead_delivers_nothing_early_once_it_is_put_right(
+    tmp_path, clock
+):
+    """Given that time may have passed while the machine was off, when the clock goes back after the start,
+    then it was the clock: what waits does not come earlier for it."""
+    with running(tmp_path, LEVELS, clock=clock) as site:
+        site.make_topic("t")
+        site.connect().ask(late(3))
+    clock.boot = "second"
+    clock.set_by(9000)
+    with running(tmp_path, LEVELS, clock=clock) as site:
+        clock.set_by(-9000)
+        clock.advance(9999)
+        ring(site)
+        assert bodies(site) == []
+        clock.advance(1)
+        ring(site)
+        assert bodies(site) == [b"late"]
+
+
+def test_a_message_of_another_clock_waits_no_longer_than_its_level_says(tmp_path, clock):
+    """Given a message that was stored by a clock a year ahead, and nothing that tells so, as in a store of
+    Java's, then it counts from the start."""
+    clock.set_by(YEAR_MS)
+    with running(tmp_path, LEVELS, clock=clock) as site:
+        site.make_topic("t")
+        site.connect().ask(late(3))
+    (tmp_path / "store" / "clock").unlink()
+    clock.set_by(-YEAR_MS)
+    with running(tmp_path, LEVELS, clock=clock) as site:
+        clock.advance(9999)
+        ring(site)
+        assert bodies(site) == []
+        clock.advance(1)
+        ring(site)
+        assert bodies(site) == [b"late"]
 
 
 def test_a_store_that_refuses_is_asked_again(site, peer, clock):

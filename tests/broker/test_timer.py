@@ -28,6 +28,7 @@ from support.loops import until
 from support.store import START_MS, ManualClock
 
 DAY_S = 86_400
+YEAR_MS = 365 * DAY_S * 1000
 TURNS = 200  # of the loop: more than any test needs to settle
 
 
@@ -61,6 +62,18 @@ class Timers:
         """Go to a time after the start; the messages that are in the topic then, whatever its queue."""
         await self.settle()
         self.clock.time_ms = START_MS + ms
+        self.broker.timers.deliver_due()
+        await self.settle()
+        return self.names()
+
+    async def passes(self, ms: int) -> list[str]:
+        """Let time pass; the messages that are in the topic then."""
+        for _ in range(2):
+            await self.settle()
+            self.clock.advance(ms // 2)
+            self.broker.timers.deliver_due()
+        await self.settle()
+        self.clock.advance(ms % 2)
         self.broker.timers.deliver_due()
         await self.settle()
         return self.names()
@@ -114,6 +127,77 @@ def run(root: Path, clock: ManualClock, test: Callable[[Timers], Awaitable[None]
             await test(timers)
 
     asyncio.run(main())
+
+
+# A clock that is set
+
+SETTINGS_MS = [-1500, 1500, -3_600_000, 3_600_000, -20 * YEAR_MS, 20 * YEAR_MS]
+
+
+@pytest.mark.parametrize("ms", SETTINGS_MS)
+def test_a_duration_lasts_as_long_as_it_says_whichever_way_the_clock_is_set(
+    tmp_path: Path, clock: ManualClock, ms: int
+) -> None:
+    """Given messages with a delay, when the clock is set, then those before and after come in their time, and
+    those of before a restart too."""
+
+    async def test(timers: Timers) -> None:
+        timers.put("before", TIMER_DELAY_SEC=10)
+        await timers.settle()
+        clock.set_by(ms)
+        timers.put("after", TIMER_DELAY_MS=10_000)
+        assert await timers.passes(9999) == []
+        assert sorted(await timers.passes(2001)) == ["after", "before"]
+        timers.put("restart", TIMER_DELAY_SEC=10)
+        await timers.settle()
+        clock.set_by(-ms)
+
+    async def test_again(timers: Timers) -> None:
+        assert sorted(await timers.passes(9999)) == ["after", "before"]
+        assert sorted(await timers.passes(2001)) == ["after", "before", "restart"]
+
+    run(tmp_path, clock, test)
+    run(tmp_path, clock, test_again)
+
+
+@pytest.mark.parametrize("ms", SETTINGS_MS)
+def test_a_time_of_the_day_is_kept_by_the_clock_of_the_day(
+    tmp_path: Path, clock: ManualClock, ms: int
+) -> None:
+    """Given a message for a time, when the clock is set, then it comes when the clock says that time: at
+    once if that is over, and not before it otherwise."""
+
+    async def test(timers: Timers) -> None:
+        timers.put("before", TIMER_DELIVER_MS=clock.time_ms + 10_000)
+        await timers.settle()
+        clock.set_by(ms)
+        timers.put("after", TIMER_DELIVER_MS=clock.time_ms + 5000)
+        is_over = ms > 10_000
+        assert await timers.passes(4999) == (["before"] if is_over else [])
+        assert await timers.passes(1001) == (["before", "after"] if is_over else ["after"])
+        if not is_over:
+            assert await timers.passes(10_000 - ms - 6001) == ["after"]
+            assert await timers.passes(1001) == ["after", "before"]
+
+    run(tmp_path, clock, test)
+
+
+def test_a_delay_that_is_rolled_on_its_way_is_as_long_when_the_clock_is_set(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """Given a message that is put into the queue again on its way, when the clock is set before and after,
+    then it comes in its time."""
+
+    async def test(timers: Timers) -> None:
+        timers.put("far", TIMER_DELAY_SEC=60)
+        await timers.settle()
+        clock.set_by(3_600_000)
+        assert await timers.passes(30_000) == []
+        clock.set_by(-7_200_000)
+        assert await timers.passes(29_999) == []
+        assert await timers.passes(1001) == ["far"]
+
+    run(tmp_path, clock, test, timerRollWindowSlot=10)
 
 
 # When a message comes

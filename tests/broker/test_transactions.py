@@ -24,6 +24,7 @@ from support.golden import unpack
 from support.store import ManualClock
 
 COMMIT, ROLLBACK, UNKNOWN = sysflag.TRANSACTION_COMMIT, sysflag.TRANSACTION_ROLLBACK, 0
+YEAR_MS = 365 * 24 * 3_600_000
 Test = Callable[[Broker], Awaitable[None]]
 
 
@@ -248,6 +249,73 @@ def test_a_half_that_was_asked_for_too_often_is_given_up_and_can_be_taken_up_aga
     run(tmp_path, clock, producer, test)
 
 
+@pytest.mark.parametrize("ms", [-YEAR_MS, -5000, 5000, YEAR_MS])
+def test_a_half_is_asked_for_in_its_time_whichever_way_the_clock_is_set(tmp_path, clock, producer, ms):
+    """Given halves, one of them immune, when the clock is set by seconds or years, then none is asked for,
+    given up or too old to be ended before that much time has elapsed."""
+
+    async def test(broker: Broker) -> None:
+        prepare(broker, clock)
+        immune = prepare(broker, clock, 1, CHECK_IMMUNITY_TIME_IN_SECONDS="3600")
+        clock.set_by(ms)
+        clock.advance(broker.config.transaction_time_out)
+        await broker.transactions.check()
+        assert not producer.asked
+        clock.advance(1)
+        await broker.transactions.check()
+        assert len(producer.asked) == 1
+        assert end(broker, immune, COMMIT) == ResponseCode.SUCCESS
+        assert not messages(broker, TRANS_CHECK_MAX_TIME_TOPIC, 0)
+
+    run(tmp_path, clock, producer, test)
+
+
+def test_a_machine_that_starts_with_a_clock_ahead_gives_up_no_half(tmp_path, clock, producer):
+    """Given a half that nobody has ended, when the machine starts with a clock that is a year ahead, then it
+    is asked for, and not given up as too old."""
+
+    async def before(broker: Broker) -> None:
+        prepare(broker, clock)
+
+    async def after(broker: Broker) -> None:
+        await broker.transactions.check()
+        assert len(producer.asked) == 1
+        assert not messages(broker, TRANS_CHECK_MAX_TIME_TOPIC, 0)
+
+    run(tmp_path, clock, producer, before)
+    clock.set_by(YEAR_MS)
+    clock.boot = "second"
+    run(tmp_path, clock, producer, after)
+
+
+@pytest.mark.parametrize(
+    "name", ["TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS"]
+)
+def test_numbers_of_no_use_in_a_half_do_not_stop_the_checks(tmp_path, clock, producer, name):
+    """Given a half with a number that no broker writes, then it and those after it are asked for."""
+
+    async def test(broker: Broker) -> None:
+        prepare(broker, clock, 0, **{name: "9" * 5000})
+        prepare(broker, clock, 1)
+        clock.advance(60_000)
+        await broker.transactions.check()
+        assert len(producer.asked) == 2
+
+    run(tmp_path, clock, producer, test)
+
+
+def test_how_long_a_half_waits_is_not_up_to_the_clock_of_its_producer(tmp_path, clock, producer):
+    """Given a producer whose clock is a week behind, then its half is not asked for or given up early."""
+
+    async def test(broker: Broker) -> None:
+        prepare(broker, ManualClock(clock.time_ms - 7 * 24 * 3_600_000))
+        await broker.transactions.check()
+        assert not producer.asked
+        assert not messages(broker, TRANS_CHECK_MAX_TIME_TOPIC, 0)
+
+    run(tmp_path, clock, producer, test)
+
+
 def test_a_half_without_a_producer_waits_for_one(tmp_path, clock, producer):
     async def test(broker: Broker) -> None:
         prepare(broker, clock, PGROUP="gone")
@@ -344,7 +412,8 @@ def test_the_golden_store_goes_on_where_java_stopped(tmp_path, producer):
     """Halves, op messages and offsets are those of a Java broker: what it had not resolved is asked for."""
     golden = unpack("transaction", tmp_path)
     golden.path.rename(tmp_path / "store")
-    clock = ManualClock()
+    stored_ms = int.from_bytes((tmp_path / "store" / "checkpoint").read_bytes()[:8], "big")
+    clock = ManualClock(stored_ms)
 
     async def test(broker: Broker) -> None:
         setattr(  # noqa: B010

@@ -59,7 +59,8 @@ class Node:
 
     def spawn(self) -> subprocess.Popen[bytes]:
         """A process of this server, whatever becomes of it; its word goes to the output."""
-        environment = {**os.environ, "CHAOS_CLOCK": str(self._clock), "PYTHONPATH": str(TESTS)}
+        python_path = os.pathsep.join((str(TESTS), os.environ.get("PYTHONPATH", "")))
+        environment = {**os.environ, "CHAOS_CLOCK": str(self._clock), "PYTHONPATH": python_path}
         if self.open_files:
             environment["CHAOS_OPEN_FILES"] = str(self.open_files)
         command = [sys.executable, "-m", "chaos.launch", self.kind, "-c", str(self.conf)]

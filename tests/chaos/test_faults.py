@@ -188,28 +188,30 @@ def test_a_broker_that_stands_still_goes_on_where_it_was(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("shift_s", [HOUR_S, -HOUR_S])
 def test_a_clock_that_is_set(tmp_path: Path, shift_s: int) -> None:
-    """Given delayed messages, when the clock of the machine is set by an hour, then they come, once: ahead
-    they are due, and behind they would wait for longer than their level says, which is not kept, as in Java.
-    The offsets of the queue have no gap, and all is well after a kill."""
+    """Given delayed messages, when the clock of the machine is set by an hour, while the broker runs and
+    while it is away, then each comes, once, when its delay has elapsed: one of half an hour does not come in
+    this test. The offsets of the queue have no gap."""
     node = small(tmp_path, messageDelayLevel="30m 1s")
     with started(node):
         node.create_topic("t", 1)
         client = Client(node)
-        assert client.send()
         assert client.send("DELAY\x011\x02")
-        time.sleep(1.5)
-        assert len(list(node.read("t", 1))) == 1, "a delayed message is early"
-        node.set_clock(shift_s)
+        (late,) = client.acknowledged
+        for setting in (shift_s, 0):
+            node.set_clock(setting)
+            assert client.send("DELAY\x012\x02")
+            assert client.send()
+            here = len(client.acknowledged) - 1
+            until(lambda here=here: len(list(node.read("t", 1))) == here, "what is due now")  # type: ignore[misc]
         assert client.send("DELAY\x012\x02")
-        assert client.send()
-        until(lambda: len(list(node.read("t", 1))) == 4, "what is due now")
-        node.set_clock(0)
-        assert client.send("DELAY\x012\x02")
-        assert client.send()
         node.kill()
+        node.set_clock(shift_s)
         node.start()
-        until(lambda: len(list(node.read("t", 1))) == 6, "all of them")
-        assert sorted(body for _, _, body, _ in node.read("t", 1)) == sorted(client.acknowledged)
+        here = len(client.acknowledged) - 1
+        until(lambda: len(list(node.read("t", 1))) == here, "all but one")
+        time.sleep(2.5)  # longer than a message that waits has no look at the clock
+        found = sorted(body for _, _, body, _ in node.read("t", 1))
+        assert found == sorted(body for body in client.acknowledged if body != late)
 
 
 def test_transactions_are_checked_after_a_clock_was_ahead(tmp_path: Path) -> None:

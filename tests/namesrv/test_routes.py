@@ -18,6 +18,7 @@ from kourou.remoting.registration import DataVersion, Registration, TopicConfig
 from support.store import ManualClock
 
 READ, WRITE = 4, 2
+YEAR_MS = 365 * 24 * 3_600_000
 
 
 class Wire:
@@ -214,6 +215,19 @@ def test_a_silent_broker_is_forgotten_after_120_s_and_its_connection_closed(serv
     server.table.expire()
     assert server.table.route("t") is None
     assert wire.closed
+
+
+@pytest.mark.parametrize("ms", [-YEAR_MS, -5000, EXPIRY_MS + 1, YEAR_MS])
+def test_a_clock_that_is_set_makes_no_broker_silent(server, ms):
+    server.register(0)
+    server.clock.set_by(ms)
+    server.clock.advance(EXPIRY_MS)
+    server.table.expire()
+    assert server.addresses() == {"a": {0: "a:0"}}
+
+    server.clock.advance(1)
+    server.table.expire()
+    assert server.table.route("t") is None
 
 
 def test_a_heartbeat_is_a_sign_of_life(server):

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kourou.broker.schedule import LOOK_S
 from simulator.world import HOSTS, World
 
 FROM_S, UNTIL_S = 0.5, 12.0
@@ -40,6 +41,10 @@ KINDS_OF_A_PAIR = (
 )  # fmt: skip
 
 
+CLOCK_KINDS = ("clock set", "clock set", "clock set at start", "namesrv clock set", "power and clock back")
+SETTINGS_MS = [sign * ms for ms in (1000, 5000, 3_600_000, 365 * 24 * 3_600_000) for sign in (1, -1)]
+
+
 def make_schedule(seed: int, has_slave: bool) -> list[Fault]:
     """The faults of a seed."""
     chance = random.Random(f"faults {seed}")
@@ -48,7 +53,18 @@ def make_schedule(seed: int, has_slave: bool) -> list[Fault]:
         Fault(chance.uniform(FROM_S, UNTIL_S), chance.choice(kinds), chance.uniform(0.05, 2.5))
         for _ in range(chance.randrange(1, MOST + 1))
     ]
-    return sorted(faults)
+    return sorted(faults + _clock_faults(seed, has_slave))
+
+
+def _clock_faults(seed: int, has_slave: bool) -> list[Fault]:
+    """Clocks that are set, in a part of the seeds. By a lot of its own, so that the other faults stay."""
+    chance = random.Random(f"clocks {seed}")
+    count = chance.choice((0, 0, 1, 2))
+    kinds = CLOCK_KINDS[:-1] if has_slave else CLOCK_KINDS
+    return [
+        Fault(chance.uniform(FROM_S, UNTIL_S), chance.choice(kinds), chance.uniform(0.05, 2.5))
+        for _ in range(count)
+    ]
 
 
 class Faults:
@@ -149,6 +165,47 @@ class Faults:
         self._end("namesrv", lost_power=True)
         await asyncio.sleep(for_s)
         await self.start("namesrv")
+
+    # Clocks: ahead or back, by seconds, an hour or a year. In the end they are right, and the broker knows:
+    # a clock that is put right in the last second before the power goes looks like time that passed.
+
+    async def _put_clock_right(self) -> None:
+        self._world.set_by_ms["broker"] = 0
+        await asyncio.sleep(2 * LOOK_S)
+
+    async def _clock_set(self, for_s: float) -> None:
+        """While the broker runs, and put right in one or two steps."""
+        self._world.set_by_ms["broker"] += self._chance.choice(SETTINGS_MS)
+        await asyncio.sleep(for_s)
+        if self._chance.random() < 0.3:
+            self._world.set_by_ms["broker"] += self._chance.choice(SETTINGS_MS)
+            await asyncio.sleep(self._chance.uniform(0.05, 1.5))
+        await self._put_clock_right()
+
+    async def _clock_set_at_start(self, for_s: float) -> None:
+        """While the broker is away, and put right when it runs or when it is away again."""
+        self._end("broker", lost_power=False)
+        self._world.set_by_ms["broker"] += self._chance.choice(SETTINGS_MS)
+        await self.start("broker")
+        await asyncio.sleep(for_s)
+        if self._chance.random() < 0.5:
+            self._end("broker", lost_power=False)
+            self._world.set_by_ms["broker"] = 0
+            await self.start("broker")
+        await self._put_clock_right()
+
+    async def _power_and_clock_back(self, for_s: float) -> None:
+        """The machine starts with a clock in the past; one that is ahead cannot be told from time that
+        passed."""
+        self._world.set_by_ms["broker"] -= abs(self._chance.choice(SETTINGS_MS))
+        await self._power(for_s)
+        await asyncio.sleep(for_s)
+        await self._put_clock_right()
+
+    async def _namesrv_clock_set(self, for_s: float) -> None:
+        self._world.set_by_ms["namesrv"] += self._chance.choice(SETTINGS_MS)
+        await asyncio.sleep(for_s)
+        self._world.set_by_ms["namesrv"] = 0
 
     async def _slave_killed(self, for_s: float) -> None:
         self._end("slave", lost_power=False)

@@ -111,10 +111,10 @@ class Lives:
                 await asyncio.sleep(RETRY_S)
         return False
 
-    def check(self, broker: Broker) -> None:
+    def check(self, broker: Broker, now_ms: int) -> None:
         """Every promise is kept."""
         found = self.model.look(broker.store, TOPIC)
-        self.model.check(found)
+        self.model.check(found, now_ms)
         back = self._deleted & found.keys()
         assert not back, f"{sorted(back)[:3]} were deleted with their topic and are back ({len(back)})"
         if self._is_group_deleted:

@@ -24,10 +24,13 @@ import kourou.store.dispatch
 import kourou.store.message_store
 import kourou.store.recovery
 from kourou.broker import Broker
+from kourou.broker.locks import QueueLocks
 from kourou.broker.offsets import ConsumerOffsets
+from kourou.broker.timer_time import WheelTime
 from kourou.broker.transactions import TransactionService, _final_message
 from kourou.message import sysflag
 from kourou.store import MessageStore, PutMessageStatus
+from kourou.store.clock_steps import ClockSteps, _State
 from kourou.store.commit_log import CommitLog
 from kourou.store.disk import OsMapping
 from kourou.store.dispatch import Dispatcher
@@ -143,6 +146,38 @@ _commit = ConsumerOffsets.commit
 _settle = Broker.settle
 
 
+def _now_if_too_long(self: ClockSteps, due_ms: int, physical_offset: int, delay_ms: int) -> int:
+    left_ms = due_ms - self.now_ms
+    return left_ms if left_ms <= delay_ms else 0
+
+
+def _as_it_says(self: ClockSteps, time_ms: int, physical_offset: int) -> int:
+    return time_ms
+
+
+def _nothing_known(self: ClockSteps) -> Any:
+    return _State(), False
+
+
+def _wall_time(self: WheelTime) -> int:
+    self.lead_ms = 0
+    return self._store.look_at_clock().now_ms
+
+
+class _ByTheWall:
+    """A clock whose elapsed time is the time of day."""
+
+    def __init__(self, clock: Any) -> None:
+        self.now_ms = self.elapsed_ms = clock.now_ms
+
+
+def _locks_by_the_wall(self: QueueLocks, clock: Any) -> None:
+    _locks_init(self, _ByTheWall(clock))  # type: ignore[arg-type]
+
+
+_locks_init = QueueLocks.__init__
+
+
 class Planted(NamedTuple):
     """A bug: what it is, how it is made, and the seed that finds it."""
 
@@ -197,7 +232,7 @@ PLANTED: dict[str, Planted] = {
     "blank-of-eight": Planted(
         "recovery ends at a blank of eight bytes",
         ((kourou.store.bulk_dispatch, "check_record", _no_end_of_eight_bytes),),
-        10,
+        44,
     ),
     "delay": Planted("delayed messages are due too early", ((MessagePutter, "_deliver_time", _early),), 0),
     "commit": Planted(
@@ -213,7 +248,7 @@ PLANTED: dict[str, Planted] = {
     "op-first": Planted(
         "a transaction counts as ended before its message is stored",
         ((TransactionService, "end", _resolved_first),),
-        0,
+        12,
     ),
     "offsets": Planted("offsets are not saved", ((ConsumerOffsets, "commit", _commit_unsaved),), 7),
     "queues-flush": Planted(
@@ -227,6 +262,21 @@ PLANTED: dict[str, Planted] = {
     "recovered": Planted(
         "what a killed process wrote is taken for flushed", ((_store, "recover", _recover_without_sync),), 11
     ),
+    "set-back": Planted(
+        "what waits longer than its level says is delivered at once, as in Java",
+        ((ClockSteps, "left_ms", _now_if_too_long),),
+        2,
+    ),
+    "set-ahead": Planted(
+        "delayed messages are due by the time of day alone", ((ClockSteps, "today", _as_it_says),), 2
+    ),
+    "clock-file": Planted(
+        "a restart forgets that the clock was set", ((ClockSteps, "_read", _nothing_known),), 7
+    ),
+    "wheel-back": Planted(
+        "the time of the wheel stops while the clock is back", ((WheelTime, "now_ms", _wall_time),), 10
+    ),
+    "lock-time": Planted("locks end by the time of day", ((QueueLocks, "__init__", _locks_by_the_wall),), 5),
     "deletion": Planted(
         "the log does not say that a topic was deleted",
         ((MessageStore, "delete_topics", _deleted_in_silence),),
@@ -244,7 +294,7 @@ PLANTED: dict[str, Planted] = {
         "offsets of a deleted group are deleted later", ((Broker, "settle", _settles_the_first),), 141
     ),
     "room-again": Planted(
-        "queues that had no room are not tried again", ((Dispatcher, "retry", _nothing),), 80
+        "queues that had no room are not tried again", ((Dispatcher, "retry", _nothing),), 83
     ),
 }
 

@@ -10,7 +10,8 @@ What must hold:
 - there is no message that nobody sent, and none in another queue than it was sent to;
 - the offsets of a queue have no gap, and each leads to the record that has it;
 - the messages of a producer are in the order in which they were acknowledged;
-- delayed messages come, and not early; committed transactions are seen, those rolled back never;
+- delayed messages come, and not early, whichever way clocks are set; committed transactions are seen, those
+  rolled back never; a lock is nobody else's before its time;
 - the consumer group has seen every message that is there; its offsets never went back while the broker ran,
   and with a restart not behind what had been committed long before;
 - the topic that was created is never forgotten;
@@ -27,12 +28,16 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest import mock
 
+from kourou.broker.locks import MAX_LIVE_MS
 from kourou.client import Consumer, Message, MessageQueue, Producer, TransactionState
 from kourou.errors import KourouError
 from kourou.message.ids import decode_offset_message_id
 from kourou.remoting.codes import RequestCode
 from kourou.remoting.headers import CreateTopic
+from kourou.store import PutMessageResult, PutMessageStatus
+from kourou.store.put import InnerMessage, MessagePutter
 from simulator.faults import Fault, Faults, make_schedule
 from simulator.lives import Lives
 from simulator.loop import NODE
@@ -109,7 +114,17 @@ class Scenario:
 
     def run(self) -> str:
         """Play it to its end, and check; a digest of what happened. AssertionError if something is wrong."""
-        self.world.play(self._main(), LIMIT_S)
+        put_message = MessagePutter.put_message
+
+        def noted(putter: MessagePutter, message: InnerMessage) -> PutMessageResult:
+            result = put_message(putter, message)
+            if message.topic == TOPIC and result.status is PutMessageStatus.PUT_OK:
+                times = self.world.now_ms(), putter.clock.now_ms()
+                self.model.arrivals[name_of(message.body)].append(times)
+            return result
+
+        with mock.patch.object(MessagePutter, "put_message", noted):
+            self.world.play(self._main(), LIMIT_S)
         return self._digest.hexdigest()
 
     def _note(self, *what: object) -> None:
@@ -143,12 +158,14 @@ class Scenario:
             await self._create_topic(producer)
             eating = asyncio.create_task(self._consume(consumer))
             watching = asyncio.create_task(self._watch_offsets())
+            locking = asyncio.create_task(self._watch_locks())
             senders = [asyncio.create_task(self._send(producer, f"p{n}", n % QUEUES)) for n in range(3)]
             senders += [asyncio.create_task(self._send_later(producer, "delayed", self._by_level))]
             senders += [asyncio.create_task(self._send_in_transaction(producer))]
             senders += [asyncio.create_task(self.lives.run(producer, partial(producer.core.ask, BROKER)))]
             if self.has_timers:
                 senders += [asyncio.create_task(self._send_later(producer, "timed", self._by_timer))]
+                senders += [asyncio.create_task(self._send_later(producer, "paused", self._by_pause))]
             await asyncio.sleep(LOAD_S)
             self._is_over = self.lives.is_over = True
             await faults
@@ -156,12 +173,13 @@ class Scenario:
             await asyncio.sleep(SETTLE_S)
             await self._send_last(producer)
             await asyncio.sleep(LAST_S)
-            if watching.done():
-                watching.result()
-            watching.cancel()
+            for watch in (watching, locking):
+                if watch.done():
+                    watch.result()
+                watch.cancel()
             self._check_all()
             eating.cancel()
-            await asyncio.gather(eating, watching, return_exceptions=True)
+            await asyncio.gather(eating, watching, locking, return_exceptions=True)
         assert not self.world.loop.errors, self.world.loop.errors
 
     async def _create_topic(self, producer: Producer) -> None:
@@ -240,8 +258,13 @@ class Scenario:
         return self.world.now_ms() + DELAY_MS, {"delay_level": 1}
 
     def _by_timer(self, chance: random.Random) -> tuple[int, dict[str, Any]]:
-        due_ms = self.world.now_ms() + chance.choice((300, 1500, 8000))
+        # A time that is named is one of the broker's clock.
+        due_ms = self.world.now_ms() + self.world.set_by_ms["broker"] + chance.choice((300, 1500, 8000))
         return due_ms, {"deliver_at": due_ms}
+
+    def _by_pause(self, chance: random.Random) -> tuple[int, dict[str, Any]]:
+        delay_ms = chance.choice((300, 1500, 8000))
+        return self.world.now_ms() + delay_ms, {"delay_s": delay_ms / 1000}
 
     async def _send_in_transaction(self, producer: Producer) -> None:
         chance = random.Random(f"transactions {self.seed}")
@@ -312,6 +335,20 @@ class Scenario:
                     assert offset >= history[-1][1], f"the offset of queue {queue_id} went back"
                 history.append((now, offset))
 
+    async def _watch_locks(self) -> None:
+        """Nobody else gets a lock as long as it lasts, by true time."""
+        queue, life, locked_s = MessageQueue(TOPIC, BROKER_NAME, 0), 0, 0.0
+        while True:
+            await asyncio.sleep(0.25)
+            if "broker" not in self.faults.running:
+                continue
+            locks, now_s = self.world.brokers["broker"].locks, self.world.loop.time()
+            if life != self.faults.lives["broker"]:
+                assert locks.try_lock("ordered", queue, "owner"), "a lock that is free was refused"
+                life, locked_s = self.faults.lives["broker"], now_s
+            elif now_s - locked_s < MAX_LIVE_MS / 1000:
+                assert not locks.try_lock("ordered", queue, "rival"), "a lock was lost before its time"
+
     # What must hold
 
     def _note_losses(self) -> None:
@@ -339,12 +376,12 @@ class Scenario:
         assert topic.read_queue_nums == QUEUES, "the topic is another one"
         found = model.look(broker.store, TOPIC)
         self._note("found", sorted((name, tuple(places)) for name, places in found.items()))
-        model.check(found)
+        model.check(found, self.world.now_ms())
         model.check_seen(found)
-        self.lives.check(broker)
+        self.lives.check(broker, self.world.now_ms())
         if self.has_slave:
-            model.check(model.look(self.world.brokers["slave"].store, TOPIC))
-            self.lives.check(self.world.brokers["slave"])
+            model.check(model.look(self.world.brokers["slave"].store, TOPIC), self.world.now_ms())
+            self.lives.check(self.world.brokers["slave"], self.world.now_ms())
         if self.seed % 4 == 0:
             check_rebuilt(broker.store)
             self.counts["stores made again"] += 1

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -59,9 +60,17 @@ class World:
         self.broker_config: dict[str, dict[str, Any]] = {}
         self._deaths: dict[str, asyncio.Future[None]] = {}
         self._seed = seed
+        self.set_by_ms: Counter[str] = Counter()  # by node: how wrong its time of day is
+        self.boots: Counter[str] = Counter()
 
     def now_ms(self) -> int:
+        """The true time."""
         return EPOCH_MS + int(self.loop.time() * 1000)
+
+    def _wrong_by_s(self) -> float:
+        """How wrong the time of day is on the machine that asks."""
+        node = NODE.get()
+        return 0.0 if node is None else self.set_by_ms[node.name] / 1000
 
     # Nodes
 
@@ -83,7 +92,7 @@ class World:
             config = NameServerConfig(
                 bind_address=node.host, listen_port=9876, kv_config_path=str(directory / "kvConfig.json")
             )
-            return await self._until_started(node, NameServer(config, clock=self).start())
+            return await self._until_started(node, NameServer(config, clock=HostClock(self, name)).start())
         properties = {
             "brokerIP1": node.host,
             "brokerIP2": node.host,
@@ -93,7 +102,8 @@ class World:
             "storePathRootDir": str(directory),
             **{key: str(value) for key, value in self.broker_config[name].items()},
         }
-        broker = self.brokers[name] = Broker(BrokerConfig.from_properties(properties), clock=self)
+        clock = HostClock(self, name)
+        broker = self.brokers[name] = Broker(BrokerConfig.from_properties(properties), clock=clock)
         return await self._until_started(node, broker.start())
 
     async def _until_started(self, node: Node, work: Coroutine[Any, Any, Any]) -> bool:
@@ -111,6 +121,7 @@ class World:
         node.is_alive = False
         self.network.down(node, silent=lost_power)
         self.brokers.pop(name, None)
+        self.boots[name] += lost_power
         self.power.next_life(name, lost_power=lost_power)
         self._deaths.pop(name).set_result(None)
 
@@ -158,8 +169,10 @@ class World:
 
         random.seed(f"global {self._seed}")
         patches: list[contextlib.AbstractContextManager[Any]] = [
-            _law(time, "time_ns", lambda: int(EPOCH_MS * 1e6 + self.loop.time() * 1e9)),
-            _law(time, "time", lambda: EPOCH_MS / 1000 + self.loop.time()),
+            _law(
+                time, "time_ns", lambda: int(EPOCH_MS * 1e6 + (self.loop.time() + self._wrong_by_s()) * 1e9)
+            ),
+            _law(time, "time", lambda: EPOCH_MS / 1000 + self.loop.time() + self._wrong_by_s()),
             _law(time, "monotonic", self.loop.time),
             _law(time, "monotonic_ns", lambda: int(self.loop.time() * 1e9)),
             _law(time, "perf_counter", self.loop.time),
@@ -202,6 +215,22 @@ class World:
         node = NODE.get()
         assert node is not None
         return SimService(self, node.name, run_once, interval_ms / 1000)
+
+
+class HostClock:
+    """The clock of a machine: its time of day may be wrong, elapsed time never is."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world, self._name = world, name
+
+    def now_ms(self) -> int:
+        return self._world.now_ms() + self._world.set_by_ms[self._name]
+
+    def elapsed_ms(self) -> int:
+        return int(self._world.loop.time() * 1000)
+
+    def boot_id(self) -> str:
+        return f"{self._name} {self._world.boots[self._name]}"
 
 
 class SimService:

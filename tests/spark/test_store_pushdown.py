@@ -13,32 +13,23 @@ from kourou.spark.store_plan import StoreOptions, StorePlaces, StoreRange, plan
 from kourou.spark.store_read import DataLossError, read_part
 from kourou.spark.wanted import Wanted
 from kourou.store import InnerMessage, MessageStore, MessageStoreConfig
+from support.store import ManualClock
 
 RECORDS = 600
-
-
-class SteppedClock:
-    """A minute goes by with every message."""
-
-    def __init__(self):
-        self.now = 1_700_000_000_000
-
-    def now_ms(self):
-        return self.now
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     """Ten topics, four queues each, over ten hours, in several files."""
     root = tmp_path_factory.mktemp("stepped") / "store"
-    clock = SteppedClock()
+    clock = ManualClock()
     config = MessageStoreConfig(
         store_path_root_dir=str(root), mapped_file_size_commit_log=32 * 1024,
         mapped_file_size_consume_queue=20 * 100, max_hash_slot_num=100, max_index_num=400,
     )  # fmt: skip
     with MessageStore(config, clock=clock) as opened:
         for number in range(RECORDS):
-            clock.now += 60_000
+            clock.advance(60_000)  # a minute goes by with every message
             properties = f"UNIQ_KEY\x01U{number}\x02KEYS\x01k-{number} same\x02TAGS\x01tag{number % 3}\x02"
             message = InnerMessage(f"t{number % 10}", number // 10 % 4, b"%d" % number, properties)
             opened.put_message(message)

@@ -254,6 +254,45 @@ def test_files_are_named_by_the_time_they_were_made(config: MessageStoreConfig, 
     index.close()
 
 
+@pytest.mark.parametrize("ms", [-1, -3_600_000, -365 * 24 * 3_600_000])
+def test_files_are_in_their_order_after_the_clock_was_set_back(
+    config: MessageStoreConfig, clock: ManualClock, ms: int
+) -> None:
+    """Given an index file that is full, when the clock goes back, then the next one comes after it, and a
+    process that starts then takes them in this order."""
+    index = service(config, clock)
+    for number in range(50):
+        if number == 5:
+            index.write_pending()
+            clock.set_by(ms)
+        add(index, f"k{number}", number, clock.now_ms())
+    index.flush()
+    paths = [file.path for file in index.files]
+    assert len(paths) == 3
+    index.close()
+    again = service(config, clock)
+    again.load(True, 0)
+    assert [file.path for file in again.files] == paths
+    again.close()
+
+
+def test_after_a_crash_a_file_of_a_clock_that_was_back_is_not_taken_for_one_on_the_disk(
+    config: MessageStoreConfig, clock: ManualClock
+) -> None:
+    """Given a full file that the checkpoint speaks of, and another that was written when the clock was back,
+    when the process crashed, then only the first is known to be on the disk."""
+    index = service(config, clock)
+    for number in range(50):
+        add(index, f"k{number}", number, START_MS if len(index.files) < 2 else START_MS - 3_600_000)
+        index.write_pending()
+    first, *later = [file.path for file in index.files]
+    index.close()
+    again = service(config, clock)
+    assert again.load(False, START_MS) == later
+    assert [file.path for file in again.files] == [first]
+    again.close()
+
+
 def test_many_keys_are_written_without_being_asked(tmp_path: Path, clock: ManualClock) -> None:
     index = service(small_config(tmp_path, max_index_num=10_000), clock)
     for number in range(4095):

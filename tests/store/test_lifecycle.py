@@ -264,7 +264,7 @@ def test_an_empty_store_can_be_opened_again_and_again(tmp_path: Path) -> None:
     for _ in range(3):
         with open_store(small_config(tmp_path), threads=True) as store:
             assert store.commit_log.max_offset == 0
-    assert set(files_below(tmp_path / "store")) == {"lock", "checkpoint"}
+    assert set(files_below(tmp_path / "store")) == {"lock", "checkpoint", "clock"}
 
 
 def test_the_checkpoint_survives_a_restart(tmp_path: Path) -> None:

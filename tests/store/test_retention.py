@@ -75,6 +75,100 @@ def test_in_the_hour_of_deletion_what_has_expired_goes(store: MessageStore, cloc
     assert log_files(store) == [5]  # never the last
 
 
+YEAR_MS = 365 * 24 * HOUR_MS
+
+
+def delete_at_any_hour(store: MessageStore) -> None:
+    store.config.delete_when = ";".join(map(str, range(24)))
+
+
+def test_a_clock_that_is_a_year_ahead_for_a_while_deletes_nothing(
+    store: MessageStore, clock: ManualClock
+) -> None:
+    """Given log files of today, when the clock is set a year ahead, then they are of today all the same, and
+    go in their time after it is set back."""
+    delete_at_any_hour(store)
+    clock.set_by(YEAR_MS)
+    clock.advance(HOUR_MS)
+    store.retention.run_once()
+    assert log_files(store) == [0, 1, 2, 3, 4, 5]
+    clock.set_by(-YEAR_MS)
+    clock.advance(RESERVED_MS - HOUR_MS - 1)
+    store.retention.run_once()
+    assert log_files(store) == [0, 1, 2, 3, 4, 5]
+    clock.advance(1)
+    store.retention.run_once()
+    assert log_files(store) == [5]
+
+
+def test_files_of_a_clock_that_was_ahead_go_in_their_time(
+    tmp_path: Path, clock: ManualClock, disk: FaultDisk
+) -> None:
+    """Given log files that were written while the clock was a year ahead, when it is right again, then they
+    do not stay for a year."""
+    clock.set_by(YEAR_MS)
+    with filled(tmp_path, clock, disk) as store:
+        touch(store, clock.now_ms())
+        store.retention.run_once()
+        delete_at_any_hour(store)
+        clock.set_by(-YEAR_MS)
+        clock.advance(RESERVED_MS - 1)
+        store.retention.run_once()
+        assert log_files(store) == [0, 1, 2, 3, 4, 5]
+        clock.advance(1)
+        store.retention.run_once()
+        assert log_files(store) == [5]
+
+
+@pytest.mark.parametrize("boot", ["first", "second"])
+def test_a_clock_that_was_set_ahead_while_the_store_was_closed_deletes_nothing(
+    tmp_path: Path, clock: ManualClock, disk: FaultDisk, boot: str
+) -> None:
+    """Given log files of today, when the store is opened by a clock that is a year ahead, then they stay: for
+    as long as they should, or after a start of the machine, which may have been off for a year, for a day."""
+    with filled(tmp_path, clock, disk):
+        pass
+    clock.set_by(YEAR_MS)
+    clock.boot = boot
+    with open_store(small_config(tmp_path), clock=clock, disk=disk) as store:
+        delete_at_any_hour(store)
+        clock.advance(23 * HOUR_MS)
+        store.retention.run_once()
+        assert log_files(store) == [0, 1, 2, 3, 4, 5]
+        clock.advance(HOUR_MS)
+        store.retention.run_once()
+        assert log_files(store) == ([0, 1, 2, 3, 4, 5] if boot == "first" else [5])
+
+
+def test_a_clock_that_is_put_right_after_a_start_of_the_machine_deletes_nothing(
+    tmp_path: Path, clock: ManualClock, disk: FaultDisk
+) -> None:
+    with filled(tmp_path, clock, disk):
+        pass
+    clock.set_by(YEAR_MS)
+    clock.boot = "second"
+    with open_store(small_config(tmp_path), clock=clock, disk=disk) as store:
+        delete_at_any_hour(store)
+        clock.set_by(-YEAR_MS)
+        clock.advance(RESERVED_MS - 1)
+        store.retention.run_once()
+        assert log_files(store) == [0, 1, 2, 3, 4, 5]
+
+
+def test_an_operator_may_say_that_the_clock_is_right(
+    tmp_path: Path, clock: ManualClock, disk: FaultDisk
+) -> None:
+    """Given a machine that was off for a year, when a deletion is asked for, then what has expired goes."""
+    with filled(tmp_path, clock, disk):
+        pass
+    clock.advance(YEAR_MS)
+    clock.boot = "second"
+    with open_store(small_config(tmp_path), clock=clock, disk=disk) as store:
+        store.retention.delete_now()
+        store.retention.run_once()
+        assert log_files(store) == [5]
+
+
 def test_several_hours_of_deletion(store: MessageStore, clock: ManualClock) -> None:
     clock.advance(RESERVED_MS)
     now = time.localtime(clock.now_ms() / 1000).tm_hour

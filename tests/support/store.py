@@ -23,16 +23,28 @@ INDEX_ENTRIES = 400
 
 
 class ManualClock:
-    """Time that passes only when told."""
+    """Time that passes only when told. `set_by` is an operator at the clock: no time passes by it."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self.time_ms = now_ms
+        self._set_by_ms = 0
+        self.boot = "first"
 
     def now_ms(self) -> int:
         return self.time_ms
 
+    def elapsed_ms(self) -> int:
+        return self.time_ms - self._set_by_ms
+
+    def boot_id(self) -> str:
+        return self.boot
+
     def advance(self, ms: int) -> None:
         self.time_ms += ms
+
+    def set_by(self, ms: int) -> None:
+        self.time_ms += ms
+        self._set_by_ms += ms
 
 
 def small_config(directory: Path, **overrides: Any) -> MessageStoreConfig:

@@ -35,7 +35,8 @@ class Client:
     client_id: str
     language: str
     version: int
-    last_seen_ms: int
+    last_update_ms: int  # the time of day of its last heartbeat, for answers
+    last_seen_ms: int  # elapsed time then
     user: str | None = None  # who signed its heartbeat; None where nobody has to
 
     def __str__(self) -> str:
@@ -55,10 +56,14 @@ class Client:
         return {
             "clientId": self.client_id,
             "language": self.language,
-            "lastUpdateTimestamp": self.last_seen_ms,
+            "lastUpdateTimestamp": self.last_update_ms,
             "remoteIP": f"/{self.connection.peer}",
             "version": self.version,
         }
+
+    def heard_again(self, client: Client) -> None:
+        """Another heartbeat came."""
+        self.last_update_ms, self.last_seen_ms = client.last_update_ms, client.last_seen_ms
 
 
 class Producers:
@@ -76,7 +81,7 @@ class Producers:
         clients = self.groups.get(group, {})
         known = clients.get(client.connection)
         if known is not None:
-            known.last_seen_ms = self._clock.now_ms()
+            known.heard_again(client)
             return
         if self._config.reject_transaction_message and not self._config.enable_register_producer:
             return
@@ -110,7 +115,7 @@ class Producers:
             client.connection.close()
 
     def _silent(self) -> Iterator[tuple[str, Client]]:
-        latest_ms = self._clock.now_ms() - self._config.channel_expired_timeout
+        latest_ms = self._clock.elapsed_ms() - self._config.channel_expired_timeout
         for group, clients in self.groups.items():
             for client in clients.values():
                 if client.last_seen_ms < latest_ms:
@@ -195,10 +200,10 @@ class ConsumerGroup:
         self.consume_type = data.consume_type
         self.message_model = data.message_model
         self.consume_from_where = data.consume_from_where
-        self.last_update_ms = client.last_seen_ms
+        self.last_update_ms = client.last_update_ms
         known = self.clients.get(client.connection)
         if known is not None and known.client_id == client.client_id:
-            known.last_seen_ms = client.last_seen_ms
+            known.heard_again(client)
             return False
         self.clients[client.connection] = client
         if known is None:
@@ -235,7 +240,8 @@ class Consumers:
         self.groups: dict[str, ConsumerGroup] = {}
         self.on_group_gone: Callable[[str], None] | None = None  # when the last client of a group left
         # Subscriptions of consumers that send none in heartbeats, as their pulls tell them
-        self._remembered: dict[str, dict[str, SubscriptionData]] = {}
+        # and the elapsed time of the last one
+        self._remembered: dict[str, dict[str, tuple[SubscriptionData, int]]] = {}
 
     # Hot: every pull asks
 
@@ -244,7 +250,7 @@ class Consumers:
         found = self.groups.get(group)
         subscription = None if found is None else found.subscriptions.get(topic)
         if subscription is None and self._remembered:
-            return self._remembered.get(group, {}).get(topic)
+            return self._remembered.get(group, {}).get(topic, (None,))[0]
         return subscription
 
     def get(self, group: str) -> ConsumerGroup | None:
@@ -295,7 +301,7 @@ class Consumers:
 
     def expire(self) -> None:
         """Forget consumers that have been silent for too long, and subscriptions that no pull repeats."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.elapsed_ms()
         for name, group in list(self.groups.items()):
             for client in list(group.clients.values()):
                 if now_ms - client.last_seen_ms > self._config.channel_expired_timeout:
@@ -304,7 +310,7 @@ class Consumers:
                     client.connection.close()
         oldest_ms = now_ms - self._config.subscription_expired_timeout
         for name, topics in list(self._remembered.items()):
-            live = {topic: data for topic, data in topics.items() if data.sub_version >= oldest_ms}
+            live = {topic: kept for topic, kept in topics.items() if kept[1] >= oldest_ms}
             if live:
                 self._remembered[name] = live
             else:
@@ -312,7 +318,8 @@ class Consumers:
 
     def compensate(self, group: str, subscription: SubscriptionData) -> None:
         """Keep what a pull says of its subscription, for a while."""
-        self._remembered.setdefault(group, {})[subscription.topic] = subscription
+        kept = subscription, self._clock.elapsed_ms()
+        self._remembered.setdefault(group, {})[subscription.topic] = kept
 
     def _notify(self, group: ConsumerGroup) -> None:
         wanted = self._config.notify_consumer_ids_changed_enable and not group.is_broadcasting
@@ -364,10 +371,10 @@ class Clients:
         for data in heartbeat.consumers:
             if data.consume_type == CONSUME_ACTIVELY and self._config.reject_pull_consumer_enable:
                 continue
-            client = Client(connection, heartbeat.client_id, language, version, self._clock.now_ms(), user)
+            client = self._client(connection, heartbeat.client_id, language, version, user)
             resend = self._take_consumer(client, data, heartbeat) or resend
         for group in heartbeat.producer_groups:
-            client = Client(connection, heartbeat.client_id, language, version, self._clock.now_ms(), user)
+            client = self._client(connection, heartbeat.client_id, language, version, user)
             self.producers.register(group, client)
         return resend
 
@@ -395,6 +402,12 @@ class Clients:
         owner.connections.discard(connection)
         if not owner.connections:
             del self._owners[client_id]
+
+    def _client(
+        self, connection: Connection, client_id: str, language: str, version: int, user: str | None
+    ) -> Client:
+        now_ms, elapsed_ms = self._clock.now_ms(), self._clock.elapsed_ms()
+        return Client(connection, client_id, language, version, now_ms, elapsed_ms, user)
 
     def _take_consumer(self, client: Client, data: ConsumerData, heartbeat: Heartbeat) -> bool:
         """Take one group of a heartbeat; whether it has other subscriptions than the one before."""

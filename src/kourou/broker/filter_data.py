@@ -53,6 +53,7 @@ class FilterData:
     bloom: BloomData
     born_time_ms: int  # messages stored after it have a bit map that knows of it
     dead_time_ms: int = 0
+    dead_since_ms: int = 0  # elapsed time then
 
     @property
     def is_dead(self) -> bool:
@@ -165,16 +166,17 @@ class ConsumerFilters:
 
     def _bury(self, data: FilterData) -> None:
         if not data.is_dead:
-            data.dead_time_ms = self._clock.now_ms()
+            data.dead_time_ms = max(self._clock.now_ms(), data.born_time_ms)  # a clock may have been set back
+            data.dead_since_ms = self._clock.elapsed_ms()
             self.dirty = True
             log.info("filter without consumers: %s", data)
 
     def expire(self) -> None:
         """Forget what has had no consumers for too long."""
-        oldest_ms = self._clock.now_ms() - self._clean_time_span_ms
+        oldest_ms = self._clock.elapsed_ms() - self._clean_time_span_ms
         for groups in list(self._by_topic.values()):
             for data in list(groups.values()):
-                if data.is_dead and data.dead_time_ms <= oldest_ms:
+                if data.is_dead and data.dead_since_ms <= oldest_ms:
                     log.info("filter is forgotten: %s", data)
                     self._remove(data)
 
@@ -247,8 +249,10 @@ class ConsumerFilters:
             log.error("group %s, topic %s: %r: %s", group, topic, expression, error)
             return None
         born_ms = read_int(value, "bornTime", 0)
-        dead_ms = read_int(value, "deadTime", 0) or max(born_ms, self._clock.now_ms() - DEAD_BEFORE_LOAD_MS)
-        return FilterData(group, topic, sql, version, bloom, born_ms, dead_ms)
+        now_ms = self._clock.now_ms()
+        dead_ms = read_int(value, "deadTime", 0) or max(born_ms, now_ms - DEAD_BEFORE_LOAD_MS)
+        dead_since_ms = self._clock.elapsed_ms() - max(now_ms - dead_ms, 0)
+        return FilterData(group, topic, sql, version, bloom, born_ms, dead_ms, dead_since_ms)
 
     @staticmethod
     def _add(table: dict[str, dict[str, FilterData]], data: FilterData) -> None:

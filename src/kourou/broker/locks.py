@@ -31,7 +31,7 @@ class QueueLocks:
 
     def try_lock_batch(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> set[MessageQueue]:
         """Lock queues for a client, or renew its locks; those that it holds now."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.elapsed_ms()
         locks = self._groups.setdefault(group, {})
         held = set()
         for queue in queues:
@@ -73,13 +73,13 @@ class QueueLocks:
     def holder(self, group: str, queue: MessageQueue) -> str | None:
         """The client that holds a queue."""
         lock = self._groups.get(group, {}).get(queue)
-        if lock is None or self._is_expired(lock, self._clock.now_ms()):
+        if lock is None or self._is_expired(lock, self._clock.elapsed_ms()):
             return None
         return lock.client_id
 
     def has_locks(self, group: str) -> bool:
         """Whether some client of a group holds a queue."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.elapsed_ms()
         return any(not self._is_expired(lock, now_ms) for lock in self._groups.get(group, {}).values())
 
     def drop_group(self, group: str) -> None:
@@ -88,7 +88,7 @@ class QueueLocks:
 
     def expire(self) -> None:
         """Forget locks that count no more, so that groups that are gone leave nothing behind."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.elapsed_ms()
         for group, locks in list(self._groups.items()):
             live = {queue: lock for queue, lock in locks.items() if not self._is_expired(lock, now_ms)}
             if live:

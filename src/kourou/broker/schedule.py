@@ -3,6 +3,9 @@
 A message with a delay level lies in the queue of its level in SCHEDULE_TOPIC_XXXX; its tags code there is the
 time of delivery, and its own topic and queue are properties. All messages of a level wait equally long, so
 the first of each queue is always the next due: one timer a level, set for that one.
+
+A level is a duration: the message comes when that has elapsed, also if somebody sets the clock meanwhile
+(`store.clock_steps`).
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ log = logging.getLogger(__name__)
 MAX_A_TURN = 256  # messages of a level delivered before others have their turn, if those are quick
 MAX_TURN_S = 0.1
 RETRY_S = 0.1  # until a message that the store did not take is tried again
-LOOK_S = 1.0  # how often a message that waits has the clock looked at: it may be set, the machine may sleep
+LOOK_S = 1.0  # how often a message that waits has the clock looked at: the machine may sleep
 MARGIN_MS = 5000  # clocks of file systems are coarse, and a file is written after it was encoded
 VERSION_STEP = 200  # offsets between two data versions, Java's delayOffsetUpdateVersionStep
 
@@ -80,9 +83,11 @@ class DelayService:
         message.properties_raw = encode_properties(message.properties)
         message.topic = SCHEDULE_TOPIC
         message.queue_id = level - 1
+        self._broker.store.look_at_clock()
 
     def arrived(self, level: int) -> None:
         """A message came to a level: if it is the first there, its timer is set."""
+        self._broker.store.look_at_clock()
         if level not in self._timers:
             self._deliver(level)
 
@@ -103,7 +108,7 @@ class DelayService:
         Delivered messages keep their delay's properties, so that they are found at the ends of their queues.
         """
         delivered: dict[tuple[str, int], set[_Identity]] = {}
-        for level in self.offsets:
+        for level in range(1, len(self.delays_ms) + 1):  # the file may tell of more
             skipped = 0
             for queue_offset, message in self.due(level):
                 target = _target(message)
@@ -118,10 +123,11 @@ class DelayService:
 
     def due(self, level: int) -> Iterator[tuple[int, StoredMessage]]:
         """The messages of a level that should have been delivered by now, with their offsets."""
-        store, now_ms = self._broker.store, self._broker.clock.now_ms()
+        store, delay_ms = self._broker.store, self.delays_ms[level - 1]
+        left_ms = store.look_at_clock().left_ms
         queue = store.queues.get(SCHEDULE_TOPIC, level - 1)
         for entry in queue.iterate(max(self.offsets[level], queue.min_offset)) if queue is not None else ():
-            if 0 < entry.tags_code - now_ms <= self.delays_ms[level - 1]:
+            if left_ms(entry.tags_code, entry.physical_offset, delay_ms) > 0:
                 return
             message = store.look_message(entry.physical_offset)
             if message is not None:
@@ -165,15 +171,18 @@ class DelayService:
             corrected = min(max(self.offsets[level], queue.min_offset), queue.max_offset)
             log.warning("delay level %d was at %d and goes on at %d", level, self.offsets[level], corrected)
             self.move(level, corrected)
-        now_ms, began_s = self._broker.clock.now_ms(), time.perf_counter()
+        began_s, delay_ms, left_ms = (
+            time.perf_counter(),
+            self.delays_ms[level - 1],
+            store.look_at_clock().left_ms,
+        )
         until_s = began_s if last_turn_s is None else began_s + min(began_s - last_turn_s, MAX_TURN_S)
         for number, entry in enumerate(queue.iterate(self.offsets[level]), start=1):
             if number % MAX_A_TURN == 0 and (turn_s := time.perf_counter()) >= until_s:
                 self._timers[level] = loop.call_soon(self._deliver, level, turn_s)
                 return
-            wait_ms = entry.tags_code - now_ms
-            # More than the level says is a clock that was set back: then it is delivered now, as in Java.
-            if 0 < wait_ms <= self.delays_ms[level - 1]:
+            wait_ms = left_ms(entry.tags_code, entry.physical_offset, delay_ms)
+            if wait_ms > 0:
                 self._timers[level] = loop.call_later(min(wait_ms / 1000, LOOK_S), self._deliver, level)
                 return
             if not self._deliver_one(entry.physical_offset, entry.size):

@@ -61,6 +61,7 @@ class ActingMaster:
             self._task = None
         if acts:
             self._broker.transactions.learn()
+            self._broker.store.look_at_clock().begin()
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:

@@ -224,9 +224,8 @@ class BrokerStats:
         self.dead_letters: dict[tuple[str, str], int] = {}  # group, topic -> messages that were given up
         self._forgotten = [0] * len(_BROKER_STATS)  # what topics and groups counted that are no more
         self._windows = Windows()
-        now_ms = clock.now_ms()
-        self._due_ms = dict.fromkeys(SPANS.values(), now_ms)
-        self._morning_ms = _next_morning_ms(now_ms)
+        self._due_ms = dict.fromkeys(SPANS.values(), clock.elapsed_ms())
+        self._morning_ms = _next_morning_ms(clock.now_ms())
         self.put_total_yesterday_morning = self.put_total_today_morning = 0
         self.get_total_yesterday_morning = self.get_total_today_morning = 0
 
@@ -291,14 +290,14 @@ class BrokerStats:
 
     def tick(self) -> None:
         """Sample what is due, and note the totals of the morning."""
-        now_ms = self._clock.now_ms()
+        now_ms, elapsed_ms = self._clock.now_ms(), self._clock.elapsed_ms()
         for span, due_ms in self._due_ms.items():
-            if now_ms >= due_ms:
-                missed = (now_ms - due_ms) // span.interval_ms  # while the process did not run
+            if elapsed_ms >= due_ms:
+                missed = (elapsed_ms - due_ms) // span.interval_ms  # while the process did not run
                 self._due_ms[span] = due_ms + (missed + 1) * span.interval_ms
                 for windows, row in self._rows():
                     if any(row):  # what never counted has no window yet
-                        windows.sample(span, now_ms, row)
+                        windows.sample(span, elapsed_ms, row)
         if now_ms >= self._morning_ms:
             self._morning_ms = _next_morning_ms(now_ms)
             self.record_morning()

@@ -7,6 +7,9 @@ time. When that second is over, the records of the slot's units go to their topi
 
 A unit may delete another of the same slot, by its unique id: that is how a message is recalled.
 
+Where a slot is over before its message is due, because the clock was set meanwhile (`timer_time`), the
+message is put into the queue again.
+
 Nothing here polls: a put starts the entering, and one timer is set for the first slot in use. `_due` has the
 times of these slots, from the wheel at the start. State is of the event loop alone; a worker brings it to the
 disk, first log and wheel, then the checkpoint that speaks of them.
@@ -29,6 +32,7 @@ from kourou.broker.schedule import LOOK_S
 from kourou.broker.state_file import StateFile
 from kourou.broker.timer_deliveries import DeliveredBefore
 from kourou.broker.timer_metrics import TimerMetrics
+from kourou.broker.timer_time import WheelTime, deliver_ms, read_long
 from kourou.errors import CorruptRecordError, KourouError
 from kourou.message import java_hash, sysflag
 from kourou.message import properties as names
@@ -56,7 +60,6 @@ FINISH_S = 10.0  # for the rest of a slot when the broker stops: what is left of
 CLEAN_INTERVAL_MS = 180_000  # between two looks for counts of topics that are gone
 BLANK_SLOTS = 60  # that the longest wait stays below the reach of the wheel
 NEVER_ENTERED = str((1 << 63) - 1)  # TIMER_ENQUEUE_MS of what was due when it came
-_MAX_LONG = (1 << 63) - 1
 
 # A store that answers with one of these takes the message later; with others it never does.
 _LATER = frozenset(
@@ -90,6 +93,7 @@ class TimerService:
         self._entered: set[int] = set()  # physical offsets of records beyond it that are entered already
         self._before: DeliveredBefore | None = None  # until what was due at the start is delivered
         self._before_until = (0, 0)  # time and queue offset of the start
+        self._time: WheelTime  # from `load` on
         self._write_ms = 0  # the slots before this time are closed
         self._due: list[int] = []  # a heap: times of the slots in use that are not delivered
         self._slot: Iterator[float] | None = None  # the delivery of the first of them, once begun
@@ -114,9 +118,11 @@ class TimerService:
         """Open the files and make them agree, after the store has recovered."""
         if not self.enabled:
             return
-        store, now_ms = self._broker.store, self._broker.clock.now_ms()
+        store = self._broker.store
         files = self._files = TimerStore(store.disk, store.config)
         checkpoint = self.checkpoint = files.checkpoint
+        self._time = WheelTime(store, self.precision_ms, checkpoint.last_read_time_ms)
+        now_ms = self._time.now_ms()
         try:
             self._metrics_file.load()
             found = files.recover()
@@ -128,7 +134,7 @@ class TimerService:
         # Without a checkpoint it is not known what was delivered: all that the wheel can reach back to.
         read_ms = checkpoint.last_read_time_ms or now_ms - self._reach_ms + BLANK_SLOTS * self.precision_ms
         self._due = files.wheel.times_from(read_ms)  # in order, so it is a heap
-        self._cleaned_ms = now_ms
+        self._cleaned_ms = self._broker.clock.elapsed_ms()
         self._doubt(now_ms)
         log.info(
             "timers: %d slots to come, %d of rmq_sys_wheel_timer entered", len(self._due), self.queue_offset
@@ -138,10 +144,10 @@ class TimerService:
         """What is due, or not entered, may have been delivered before a crash."""
         store = self._broker.store
         end = store.max_offset(TIMER_TOPIC, 0)
-        times = self._due[:1]
+        times = [time_ms - self._time.lead_ms for time_ms in self._due[:1]]
         if self.queue_offset < end:
             times.append(store.message_store_timestamp(TIMER_TOPIC, 0, self.queue_offset))
-        if times and min(times) < now_ms:
+        if times and min(times) < now_ms - self._time.lead_ms:
             self._before = DeliveredBefore(store, min(times))
             self._before_until = now_ms, end
 
@@ -223,23 +229,23 @@ class TimerService:
         return self._divert(message, properties)
 
     def _divert(self, message: InnerMessage, properties: dict[str, str]) -> PutMessageResult | None:
-        config, now_ms = self._broker.config.store, self._broker.clock.now_ms()
-        deliver_ms = _deliver_ms(properties, now_ms)
-        if deliver_ms is None:
+        config, now_ms = self._broker.config.store, self._broker.store.look_at_clock().now_ms
+        due_ms = deliver_ms(properties, now_ms)
+        if due_ms is None:
             return PutMessageResult(PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL, reason="the time is no number")
-        if deliver_ms <= now_ms:
+        if due_ms <= now_ms:
             if names.TIMER_DEL_UNIQKEY in properties:
                 return PutMessageResult(
                     PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL, reason="what it deletes is due already"
                 )
             return None
-        if deliver_ms - now_ms > config.timer_max_delay_sec * 1000:
+        if due_ms - now_ms > config.timer_max_delay_sec * 1000:
             return PutMessageResult(
                 PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL,
                 reason=f"the delay is above timerMaxDelaySec={config.timer_max_delay_sec}",
             )
-        out_ms = (deliver_ms - 1) // self.precision_ms * self.precision_ms  # its slot ends with its time
-        if self._is_congested(out_ms):
+        out_ms = (due_ms - 1) // self.precision_ms * self.precision_ms  # its slot ends with its time
+        if self._is_congested(self._time.slot_ms(out_ms)):
             return PutMessageResult(PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL)
         properties[names.TIMER_OUT_MS] = str(out_ms)
         properties[names.REAL_TOPIC] = message.topic
@@ -249,17 +255,18 @@ class TimerService:
         message.queue_id = 0
         return None
 
-    def _is_congested(self, out_ms: int) -> bool:
+    def _is_congested(self, slot_ms: int) -> bool:
         """Whether too many messages are due at a time: above the limit by chance, at twice of it always. The
         chance is Java's: nearly all are refused right above the limit."""
         limit = self._broker.config.store.timer_congest_num_each_slot
-        count = 0 if self._files is None else self._files.wheel.messages(out_ms)
+        count = 0 if self._files is None else self._files.wheel.messages(slot_ms)
         if count <= limit:
             return False
         return count >= 2 * limit or random.randrange(1000) > 1000 * (count - limit) / (limit + 0.1)
 
     def arrived(self) -> None:
         """A message was put into the timer queue: it is entered soon, with others of this turn."""
+        self._broker.store.look_at_clock()
         if self._loop is None or self._entering is not None:
             return
         if self._broker.store.dispatcher.at_once:
@@ -319,16 +326,17 @@ class TimerService:
             self._entered.discard(entry.physical_offset)
             return True
         found = self._read(entry.physical_offset, entry.size)
-        out_ms = None if found is None else _long(found.properties.get(names.TIMER_OUT_MS, ""))
+        out_ms = None if found is None else self._time.out_ms(found)
         if found is None or out_ms is None:
             log.error("a message at %d has no time to come and is left out", entry.physical_offset)
             return True
-        if self.delivers and out_ms < self._write_ms:
+        slot_ms = self._time.slot_ms(out_ms)
+        if self.delivers and slot_ms < self._write_ms:
             if not self._put(found, NEVER_ENTERED, rolls=False):
                 return False
         else:
             try:
-                self._append(entry, found, out_ms)
+                self._append(entry, found, slot_ms)
             except (OSError, KourouError) as error:
                 log.error("a timer message waits to be entered: %s", error)
                 return False
@@ -347,6 +355,7 @@ class TimerService:
         )
         while self._due and self._due[0] < master.last_read_time_ms:
             heapq.heappop(self._due)
+        self._time.follow(master.last_read_time_ms)
         if self._loop is not None and self._entering is None:
             self.enter()
         self._changed()
@@ -431,7 +440,10 @@ class TimerService:
             if deleted and (found.properties.get(names.REAL_TOPIC), self._delete_key(found)) in deleted:
                 self._count(found, -1)
                 continue
-            while not self._put(found, str(entered.enqueue_time), rolls=bool(entered.magic & ROLL)):
+            out_ms = self._time.out_ms(found)
+            is_early = out_ms is not None and self._time.slot_ms(out_ms) >= self._write_ms
+            rolls = is_early or bool(entered.magic & ROLL)
+            while not self._put(found, str(entered.enqueue_time), rolls=rolls):
                 yield RETRY_S
             yield 0.0
 
@@ -456,8 +468,9 @@ class TimerService:
         properties[names.TIMER_ENQUEUE_MS] = enqueue_ms
         properties[names.TIMER_DEQUEUE_MS] = str(self._broker.clock.now_ms())
         if rolls:
-            times = _long(properties.get(names.TIMER_ROLL_TIMES, "")) or 0
+            times = read_long(properties.get(names.TIMER_ROLL_TIMES, "")) or 0
             properties[names.TIMER_ROLL_TIMES] = str(times + 1)
+            properties[names.TIMER_OUT_MS] = str(self._time.out_ms(found))
             topic, queue_text = found.topic, str(found.queue_id)
         message = InnerMessage(
             topic, int(queue_text), found.body, properties, flag=found.flag, sys_flag=found.sys_flag,
@@ -510,7 +523,7 @@ class TimerService:
 
     def _move_write_time(self) -> None:
         """Close the slots whose time is over. It never goes back, whatever the clock does."""
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._time.now_ms()
         self._write_ms = max(self._write_ms, now_ms // self.precision_ms * self.precision_ms)
 
     def _set_timer(self, wait_s: float = 0.0) -> None:
@@ -524,7 +537,7 @@ class TimerService:
                 return
             self._timer_ms = end_ms
             # The clock is looked at now and then: it may be set, or the machine may sleep.
-            wait_s = min(max(end_ms - self._broker.clock.now_ms(), 0) / 1000, LOOK_S)
+            wait_s = min(max(end_ms - self._time.now_ms(), 0) / 1000, LOOK_S)
         elif self._timer is not None and self._slot is not None:
             return  # it waits, or comes in the next turn
         else:
@@ -575,7 +588,7 @@ class TimerService:
         """What a worker does to have the state of now on the disk."""
         files = self._files
         assert files is not None
-        store, now_ms = self._broker.store, self._broker.clock.now_ms()
+        store, now_ms = self._broker.store, self._broker.clock.elapsed_ms()
         checkpoint = self.take_checkpoint()
         has_delivered, self._flushed_delivered = self.delivered > self._flushed_delivered, self.delivered
         if now_ms - self._cleaned_ms >= CLEAN_INTERVAL_MS:
@@ -619,8 +632,9 @@ class TimerService:
 
     def due_within(self, spans_ms: Sequence[int]) -> list[int]:
         """How many messages are due in the first span from now, from there to the end of the second, …"""
-        now_ms = self._broker.clock.now_ms()
-        return [0] * len(spans_ms) if self._files is None else self._files.wheel.within(now_ms, spans_ms)
+        if self._files is None:
+            return [0] * len(spans_ms)
+        return self._files.wheel.within(self._time.now_ms(), spans_ms)
 
     @property
     def queue_behind(self) -> int:
@@ -630,18 +644,18 @@ class TimerService:
     @property
     def read_behind_s(self) -> int:
         """How late delivery is."""
-        return max(self._broker.clock.now_ms() - self.read_ms, 0) // 1000
+        return 0 if self._files is None else max(self._time.now_ms() - self.read_ms, 0) // 1000
 
     @property
     def rates(self) -> tuple[float, float]:
         """Messages entered and delivered a second, of late."""
         measured_ms, _, _, entered, delivered = self._rates
-        still_ms = self._broker.clock.now_ms() - measured_ms
+        still_ms = self._broker.clock.elapsed_ms() - measured_ms
         is_old = still_ms > 3 * self._broker.config.store.timer_flush_interval_ms
         return (0.0, 0.0) if is_old else (entered, delivered)
 
     def _measure(self) -> None:
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._broker.clock.elapsed_ms()
         before_ms, entered, delivered, _, _ = self._rates
         seconds = max(now_ms - before_ms, 1) / 1000
         self._rates = (
@@ -678,23 +692,3 @@ class TimerService:
         self.metrics.revise(counted, self._broker.config.store.timer_metric_small_threshold)
         self._changed()
         self._plan_revision()
-
-
-def _deliver_ms(properties: dict[str, str], now_ms: int) -> int | None:
-    """When a message wants to be delivered; None if that cannot be told."""
-    if names.TIMER_DELAY_SEC in properties:
-        delay_s = _long(properties[names.TIMER_DELAY_SEC])
-        return None if delay_s is None else now_ms + delay_s * 1000
-    if names.TIMER_DELAY_MS in properties:
-        delay_ms = _long(properties[names.TIMER_DELAY_MS])
-        return None if delay_ms is None else now_ms + delay_ms
-    return _long(properties[names.TIMER_DELIVER_MS])
-
-
-def _long(text: str) -> int | None:
-    """A number as Java's parseLong takes it."""
-    digits = text[1:] if text[:1] in ("+", "-") else text
-    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20):
-        return None
-    number = int(text)
-    return number if -_MAX_LONG - 1 <= number <= _MAX_LONG else None

@@ -52,6 +52,7 @@ log = logging.getLogger(__name__)
 QUEUE = 0  # of the half and of the op topic; each has one
 REMOVE_TAG = "d"
 AT_ONCE = 128  # halves looked at before other work has its turn
+MAX_DIGITS = 19  # of a number in a property: it fits a long
 INDEX_PRECISION_MS = 2000  # an index entry has whole seconds
 RETRY_S = 1.0  # until an op message that the store did not take is tried again
 
@@ -108,7 +109,9 @@ class TransactionService:
         message.properties_raw = encode_properties(properties)
         message.sys_flag &= ~sysflag.TRANSACTION_MASK
         message.topic, message.queue_id = TRANS_HALF_TOPIC, QUEUE
+        self._broker.store.look_at_clock()
         result = self._put(message)
+        self._broker.store.look_at_clock()
         if self.on_half is not None and result.status in _STORED:
             self.on_half(HalfEvent.PREPARED, properties[names.REAL_TOPIC], message.born_timestamp)
         return result
@@ -170,16 +173,24 @@ class TransactionService:
     def _is_too_late(self, half: StoredMessage) -> bool:
         """Whether a half with an immunity of its own is past it: then only a check ends it."""
         given = half.properties.get(names.CHECK_IMMUNITY_TIME_IN_SECONDS)
-        return bool(given) and self._age_ms(half) > self._immunity_ms(half)
+        self._broker.store.look_at_clock()
+        return bool(given) and self._is_older(half, self._immunity_ms(half))
 
-    def _age_ms(self, half: StoredMessage) -> int:
-        return self._broker.clock.now_ms() - half.born_timestamp
+    def _is_older(self, half: StoredMessage, span_ms: int) -> bool:
+        """Whether a half has been in the store for longer than this, as of the last look at the clock.
+
+        By elapsed time since it was stored first: its birth is told by the clock of its producer.
+        """
+        store, first = self._broker.store, _number(half, names.TRANSACTION_PREPARED_QUEUE_OFFSET)
+        queue = store.queues.get(TRANS_HALF_TOPIC, QUEUE)
+        entry = None if queue is None or first is None else queue.get(first)
+        half = (entry and store.look_message(entry.physical_offset)) or half
+        return store.clock_steps.left_ms(half.store_timestamp + span_ms, half.physical_offset, span_ms) < 0
 
     def _immunity_ms(self, half: StoredMessage) -> int:
         """How long a half is not checked: what its producer asked for, but never less than the time-out."""
-        text = half.properties.get(names.CHECK_IMMUNITY_TIME_IN_SECONDS, "")
-        asked = int(text) * 1000 if text.isdecimal() else 0
-        return max(asked, self._broker.config.transaction_time_out)
+        asked_s = _number(half, names.CHECK_IMMUNITY_TIME_IN_SECONDS) or 0
+        return max(asked_s * 1000, self._broker.config.transaction_time_out)
 
     # Op messages
 
@@ -305,6 +316,7 @@ class TransactionService:
 
     def overdue(self) -> Iterator[StoredMessage]:
         """The halves that a producer should have ended by now and has not; what comes before is passed."""
+        self._broker.store.look_at_clock()
         queue = self._broker.store.queues.get(TRANS_HALF_TOPIC, QUEUE)
         for entry in queue.iterate(max(self._half_at, queue.min_offset)) if queue is not None else ():
             half = None
@@ -312,7 +324,7 @@ class TransactionService:
                 half = self._broker.store.look_message(entry.physical_offset)
             if half is None or self._was_committed(half):
                 self.handed_over(entry.queue_offset)
-            elif self._age_ms(half) <= self._immunity_ms(half):
+            elif not self._is_older(half, self._immunity_ms(half)):
                 return
             else:
                 yield half
@@ -328,6 +340,7 @@ class TransactionService:
         """Pass the halves that are resolved, and ask for those that have been unresolved for too long."""
         await self._find_committed()
         store = self._broker.store
+        store.look_at_clock()
         # By its place and not, as in Java, by its time: the clock may have been ahead when it was stored.
         began_at = store.max_offset(TRANS_HALF_TOPIC, QUEUE)
         while True:
@@ -361,25 +374,26 @@ class TransactionService:
             return True
         if self._newest.get(_key(half.properties), -1) > half.queue_offset:
             return True  # it was put again: that one counts
-        config, age_ms = self._broker.config, self._age_ms(half)
-        checks = half.properties.get(names.TRANSACTION_CHECK_TIMES, "0")
-        times = int(checks) if checks.isdecimal() else 0
-        if times >= config.transaction_check_max or age_ms > config.store.file_reserved_time * 3_600_000:
+        config = self._broker.config
+        times = _number(half, names.TRANSACTION_CHECK_TIMES) or 0
+        gap_ms = self._broker.store.clock_steps.gap_ms(half.physical_offset + 1)
+        reserved_ms = config.store.file_reserved_time * 3_600_000 + gap_ms
+        if times >= config.transaction_check_max or self._is_older(half, reserved_ms):
             return self._discard(half)
         if half.queue_offset >= began_at:
             return False
         if names.CHECK_IMMUNITY_TIME_IN_SECONDS in half.properties:
-            if age_ms <= self._immunity_ms(half):
+            if not self._is_older(half, self._immunity_ms(half)):
                 return self._keep_immune(half)
-        elif 0 <= age_ms <= config.transaction_time_out:
+        elif times == 0 and not self._is_older(half, config.transaction_time_out):
             return False
         return self._ask(half, times + 1)
 
     def _keep_immune(self, half: StoredMessage) -> bool:
         """A half that may not be checked yet goes to the end, so that those behind it can be."""
-        first = half.properties.get(names.TRANSACTION_PREPARED_QUEUE_OFFSET)
-        if first is not None and first.isdecimal() and int(first) in self._resolved:
-            self._pass(int(first))
+        first = _number(half, names.TRANSACTION_PREPARED_QUEUE_OFFSET)
+        if first is not None and first in self._resolved:
+            self._pass(first)
             return True
         properties = {**half.properties}
         properties.setdefault(names.TRANSACTION_PREPARED_QUEUE_OFFSET, str(half.queue_offset))
@@ -388,6 +402,8 @@ class TransactionService:
     def _ask(self, half: StoredMessage, times: int) -> bool:
         """Put a half to the end of the queue with its number of checks, and ask a producer of its group."""
         properties = {**half.properties, names.TRANSACTION_CHECK_TIMES: str(times)}
+        if names.CHECK_IMMUNITY_TIME_IN_SECONDS in properties:  # it is as old as its first copy
+            properties.setdefault(names.TRANSACTION_PREPARED_QUEUE_OFFSET, str(half.queue_offset))
         result = self._put_again(half, properties)
         if result is None:
             return False
@@ -483,6 +499,12 @@ def _offsets_in(record: memoryview | None) -> list[int]:
     except (CorruptRecordError, ValueError) as error:
         log.error("an op message is left out: %s", error)
         return []
+
+
+def _number(half: StoredMessage, name: str) -> int | None:
+    """A property that is a number; None if it is none, or one that no broker has written."""
+    text = half.properties.get(name, "")
+    return int(text) if text.isdecimal() and len(text) < MAX_DIGITS else None
 
 
 def _mistake(half: StoredMessage | None, header: EndTransaction) -> str | None:

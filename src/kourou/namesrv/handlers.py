@@ -53,7 +53,7 @@ class Context:
     routes: RouteTable
     kv: KvConfig
     clock: Clock
-    started_ms: int
+    started_ms: int  # elapsed time
     guard: Guard
 
 
@@ -170,7 +170,7 @@ def get_route_info_by_topic(
 ) -> RemotingCommand:
     """The route of a topic: strict JSON for clients since 4.9.4 and whoever asks for it."""
     config, fields, topic = context.config, request.ext_fields, _required(request, "topic")
-    age_ms = context.clock.now_ms() - context.started_ms
+    age_ms = context.clock.elapsed_ms() - context.started_ms
     if config.need_wait_for_service and age_ms < config.wait_seconds_for_service * 1000:
         return request.response(ResponseCode.SYSTEM_ERROR, remark="name server not ready")
     zone = fields.get(ZONE_NAME, "").strip() if _is_true(fields.get(ZONE_MODE)) else ""

@@ -119,7 +119,7 @@ class BrokerData:
 class LiveBroker:
     """What is known of a living address."""
 
-    last_seen_ms: int
+    last_seen_ms: int  # elapsed time
     timeout_ms: int
     data_version: DataVersion
     connection: Closable | None
@@ -255,7 +255,7 @@ class RouteTable:
         if key not in self._live:
             log.info("new broker registered: %s", who)
         self._live[key] = LiveBroker(
-            self._clock.now_ms(),
+            self._clock.elapsed_ms(),
             EXPIRY_MS if timeout_ms is None else timeout_ms,
             registration.data_version,
             connection,
@@ -304,7 +304,7 @@ class RouteTable:
 
     def expire(self) -> None:
         """Forget brokers that have not been heard of for too long."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.elapsed_ms()
         for key, live in list(self._live.items()):
             if live.last_seen_ms + live.timeout_ms < now_ms:
                 log.warning("broker %s of %s was silent for %d ms", key[1], key[0], live.timeout_ms)
@@ -335,7 +335,7 @@ class RouteTable:
         """A sign of life."""
         live = self._live.get((cluster, address))
         if live is not None:
-            live.last_seen_ms = self._clock.now_ms()
+            live.last_seen_ms = self._clock.elapsed_ms()
 
     def data_version(self, cluster: str, address: str) -> DataVersion | None:
         """How old the topics are that a broker registered."""

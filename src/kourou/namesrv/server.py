@@ -50,7 +50,7 @@ class NameServer:
         kept = self.auth.directory or os.path.dirname(os.path.abspath(self.config.kv_config_path))
         self.access = AccessTables(kept)
         guard = Guard(self.auth, self.access, lambda: self.config.others.get("clusterName", DEFAULT_CLUSTER))
-        context = Context(self.config, self.routes, self.kv, clock, clock.now_ms(), guard)
+        context = Context(self.config, self.routes, self.kv, clock, clock.elapsed_ms(), guard)
         handlers = guard.guard(make_handlers(context))
         self.metrics: NameServerMetrics | None = None
         watched = WatchConfig.read(self.config.others)

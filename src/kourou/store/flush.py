@@ -54,7 +54,7 @@ class CommitLogFlusher:
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
         self._waiting: deque[tuple[int, int, PutCallback]] = deque()  # offset, deadline, callback; by offset
-        self._last_thorough_ms = clock.now_ms()
+        self._last_thorough_ms = clock.elapsed_ms()
         self.wake: Callable[[], None] = lambda: None
         self.failed = False
 
@@ -67,7 +67,9 @@ class CommitLogFlusher:
             callback(PutMessageStatus.FLUSH_DISK_TIMEOUT)
             return
         with self._lock:
-            self._waiting.append((offset, self._clock.now_ms() + self._config.sync_flush_timeout, callback))
+            self._waiting.append(
+                (offset, self._clock.elapsed_ms() + self._config.sync_flush_timeout, callback)
+            )
         self.wake()
 
     @property
@@ -77,9 +79,9 @@ class CommitLogFlusher:
 
     def run_once(self) -> None:
         """Flush what is due."""
-        now = self._clock.now_ms()
+        now = self._clock.elapsed_ms()
         least_pages = 0 if self._config.sync_flush else self._config.flush_commit_log_least_pages
-        if _is_over(self._last_thorough_ms, self._config.flush_commit_log_thorough_interval, now):
+        if now - self._last_thorough_ms >= self._config.flush_commit_log_thorough_interval:
             self._last_thorough_ms = now
             least_pages = 0
         self.flush(least_pages)
@@ -110,7 +112,7 @@ class CommitLogFlusher:
 
     def expire(self) -> None:
         """Tell those who have waited too long; run often, and not in the thread that flushes."""
-        now = self._clock.now_ms()
+        now = self._clock.elapsed_ms()
         late: list[PutCallback] = []
         with self._lock:
             while self._waiting and self._waiting[0][1] <= now:
@@ -168,9 +170,9 @@ class CommitLogCommitter:
 
     def run_once(self) -> None:
         """Commit what is due."""
-        now = self._clock.now_ms()
+        now = self._clock.elapsed_ms()
         least_pages = self._config.commit_commit_log_least_pages
-        if _is_over(self._last_thorough_ms, self._config.commit_commit_log_thorough_interval, now):
+        if now - self._last_thorough_ms >= self._config.commit_commit_log_thorough_interval:
             self._last_thorough_ms = now
             least_pages = 0
         before = self._files.committed_where
@@ -198,14 +200,14 @@ class QueueFlusher:
         self._config = config
         self._clock = clock
         self._checkpoint = checkpoint
-        self._last_thorough_ms = clock.now_ms()
+        self._last_thorough_ms = clock.elapsed_ms()
 
     def run_once(self) -> None:
         """Flush what is due."""
         self._post(self._retry)
         self._post(self._index.try_write_pending)  # keys of the last messages before a pause
-        now = self._clock.now_ms()
-        if _is_over(self._last_thorough_ms, self._config.flush_consume_queue_thorough_interval, now):
+        now = self._clock.elapsed_ms()
+        if now - self._last_thorough_ms >= self._config.flush_consume_queue_thorough_interval:
             self._last_thorough_ms = now
             self.flush_all()
             return
@@ -230,8 +232,3 @@ class QueueFlusher:
             self._checkpoint.logics_msg_timestamp = timestamp
             self._checkpoint.logics_physical_offset = offset
         self._checkpoint.flush()
-
-
-def _is_over(since_ms: int, interval_ms: int, now_ms: int) -> bool:
-    """Whether an interval is over. It is, too, if the clock was set back: else it would last much longer."""
-    return not 0 <= now_ms - since_ms < interval_ms

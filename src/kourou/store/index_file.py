@@ -26,9 +26,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import struct
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -333,7 +334,7 @@ class IndexService:
 
         So is what comes behind one of them, and behind one that was torn: its messages are indexed again.
         """
-        dropped: list[str] = []
+        found: list[IndexFile] = []
         for name in self._disk.list(self._directory):
             if not (name.isdecimal() and len(name) == 17):
                 continue
@@ -349,13 +350,17 @@ class IndexService:
                     f"{path} has {size} bytes, {wanted} are configured: name the right maxHashSlotNum and"
                     " maxIndexNum, or move the file away"
                 )
-            file = self._open(path)
-            # The checkpoint speaks of full files only. The times of another one may be as torn as the rest.
-            is_known = file.full and 0 < file.end_timestamp <= index_msg_timestamp
-            is_known &= file.begin_offset >= self.end_offset
+            found.append(self._open(path))
+        # Up to the file that the checkpoint speaks of. Lower times do not tell: the clock may have been
+        # set, and the times of a file that is not full may be as torn as the rest of it.
+        ends = [file.end_timestamp for file in found]
+        known = len(ends) - ends[::-1].index(index_msg_timestamp) if index_msg_timestamp in ends else 0
+        dropped: list[str] = []
+        for number, file in enumerate(found):
+            is_known = number < known and file.full and file.begin_offset >= self.end_offset
             if not last_exit_ok and self._writable and (dropped or not is_known):
                 file.destroy()
-                dropped.append(path)
+                dropped.append(file.path)
             else:
                 file.flushed_count = file.count
                 self.files.append(file)
@@ -456,9 +461,12 @@ class IndexService:
         last = self.files[-1] if self.files else None
         if last is not None and not last.full:
             return last
-        stamp = self._clock.now_ms()
-        while self._disk.size(path := f"{self._directory}/{file_name(stamp)}") >= 0:
-            stamp += 1
+        name = file_name(self._clock.now_ms())
+        if last is not None:
+            # Their order is that of their names, also if the clock was set back.
+            name = max(name, _name_after(os.path.basename(last.path)))
+        while self._disk.size(path := f"{self._directory}/{name}") >= 0:
+            name = _name_after(name)
         file = self._open(path, last.end_offset if last else 0, last.end_timestamp if last else 0)
         self.files.append(file)
         return file
@@ -533,6 +541,11 @@ class IndexService:
             file.destroy()
         self.files.clear()
         self._disk.remove_dir(self._directory)
+
+
+def _name_after(name: str) -> str:
+    moment = datetime.strptime(name, "%Y%m%d%H%M%S%f") + timedelta(milliseconds=1)
+    return f"{moment:%Y%m%d%H%M%S%f}"[: len(name)]
 
 
 def file_name(stamp_ms: int) -> str:

@@ -28,6 +28,7 @@ from kourou.message.codec import (
 from kourou.store import reads
 from kourou.store.allocate import TOUCH_INTERVAL_MS, AllocateMappedFileService, PageToucher
 from kourou.store.checkpoint import StoreCheckpoint
+from kourou.store.clock_steps import ClockSteps
 from kourou.store.commit_log import CommitLog
 from kourou.store.config import BrokerRole, MessageStoreConfig
 from kourou.store.disk import Disk, Lock, OsDisk
@@ -87,6 +88,7 @@ class MessageStore:
         self.index = IndexService(self.disk, self.root, config, self.clock)
         self.index.on_failed = self._stop_taking
         self.index.on_restored = self._take_again
+        self.clock_steps = ClockSteps(self.disk, f"{self.root}/clock", self.clock, self.commit_log.files)
         self.retention = Retention(self)
         self.dispatcher = Dispatcher(self.commit_log, self.queues, self.index, config, self._stop_taking)
         self.dispatcher.on_restored = self._take_again
@@ -139,6 +141,8 @@ class MessageStore:
             self.recovery = recover(self, last_exit_ok)
             self.recovery.dropped_index_files = dropped
             self.recovery.log(log)
+            last_ms = self.checkpoint.dispatched_msg_timestamp or self.checkpoint.physic_msg_timestamp
+            self.clock_steps.load(last_ms)
         except BaseException:
             self._release()
             raise
@@ -278,6 +282,11 @@ class MessageStore:
         log.critical("no more messages are taken: %s", reason)
         self.refusal = reason
 
+    def look_at_clock(self) -> ClockSteps:
+        """Note it if the clock was set. Before and after each record that says when something is due."""
+        self.clock_steps.look()
+        return self.clock_steps
+
     def wait(self, seconds: float) -> None:
         """Without an event loop: wait for what the workers have to say, and take it."""
         self._inbox.wait(seconds)
@@ -307,10 +316,10 @@ class MessageStore:
         if not self.config.sync_flush:
             self.wait_for_slaves(end, callback)
             return
-        began_ms = self.clock.now_ms()
+        began_ms = self.clock.elapsed_ms()
 
         def on_disk(status: PutMessageStatus) -> None:
-            self.stats.record_put_time(self.clock.now_ms() - began_ms)
+            self.stats.record_put_time(self.clock.elapsed_ms() - began_ms)
             callback(status)
 
         if self.config.broker_role is not BrokerRole.SYNC_MASTER:

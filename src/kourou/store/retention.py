@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kourou.store.mapped_file import MappedFile
     from kourou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class Retention:
     def delete_log_files(self) -> int:
         """Delete log files that are due; how many."""
         store, config = self._store, self._store.config
+        store.look_at_clock()
         state = self.disk_state()
         if state.full and store.refusal is None:
             log.error("%s (%.0f %%): no message is taken until there is room", DISK_FULL, state.ratio * 100)
@@ -87,10 +89,9 @@ class Retention:
             return 0
         self._manual_rounds -= manual
         at_once = state.forcibly and config.clean_file_forcibly_enable
-        expired_before = store.clock.now_ms() - config.file_reserved_time * 3_600_000
         due = []
         for file in store.commit_log.files.files[:-1]:
-            if not at_once and store.disk.modified_ms(file.path) > expired_before:
+            if not at_once and self._age_ms(file, manual) < config.file_reserved_time * 3_600_000:
                 break
             due.append(file)
             if len(due) >= config.delete_file_batch_max:
@@ -107,6 +108,19 @@ class Retention:
             log.warning("the disk is %.0f %% full and no log file could be deleted", state.ratio * 100)
         return count
 
+    def _age_ms(self, file: MappedFile, manual: bool) -> int:
+        """How long ago a file was written, whichever way the clock was set since.
+
+        What only the clock of a machine that was off says counts when an operator asks, or when nobody
+        corrects it for a day.
+        """
+        steps, end = self._store.clock_steps, file.base + file.size
+        modified_ms = self._store.disk.modified_ms(file.path)
+        today_ms = steps.today(modified_ms, end - 1)
+        if today_ms < modified_ms <= steps.now_ms:
+            today_ms = modified_ms  # it may have been copied since, from a backup: rather too long than lost
+        return steps.now_ms - today_ms - (0 if manual else steps.gap_ms(end))
+
     def _is_hour_of_deletion(self) -> bool:
         hour = time.localtime(self._store.clock.now_ms() / 1000).tm_hour
         return any(int(when) == hour for when in self._store.config.delete_when.split(";"))
@@ -114,7 +128,7 @@ class Retention:
     def retry_hanged_file(self) -> bool:
         """Try again to delete a file that the disk refused to delete."""
         store = self._store
-        now = store.clock.now_ms()
+        now = store.clock.elapsed_ms()
         if now - self._last_redelete_ms < store.config.redelete_hanged_file_interval:
             return False
         self._last_redelete_ms = now

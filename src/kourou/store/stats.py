@@ -116,7 +116,7 @@ class StoreStats:
         """Note the totals; once a second."""
         self._samples.append(
             Snapshot(
-                self._clock.now_ms(),
+                self._clock.elapsed_ms(),
                 self.put_times_total,
                 self.get_found,
                 self.get_missed,
