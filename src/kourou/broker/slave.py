@@ -105,6 +105,8 @@ class SlaveService:
                         await self._take_timer_checkpoint()
                 except _UNUSABLE as error:
                     self._say(f"nothing is taken from the master at {self.master_address}: {error}")
+                except Exception:
+                    log.exception("taking the tables of the master failed; it is tried again")
             elif not self.master_address:
                 self._found.clear()
                 await self._look_for_master()
@@ -181,8 +183,6 @@ class SlaveService:
             return
         table = value["subscriptionGroupTable"]
         groups = {name: SubscriptionGroupConfig.from_json(entry, name) for name, entry in table.items()}
-        for name in self._broker.groups.groups.keys() - groups.keys():
-            self._broker.offsets.remove_group(name)  # the master says next which offsets it still has
         self._broker.groups.replace_all(groups, value.get("forbiddenTable") or {}, version)
         self._broker.puller.configure()
 
@@ -204,7 +204,7 @@ class SlaveService:
             table.setdefault(key, {})[queue_id] = offset
         lmq_table = {key: int(offset) for key, offset in (value.get("lmqOffsetTable") or {}).items()}
         version = DataVersion.from_json(value.get("dataVersion") or {})
-        self._broker.offsets.take(table, lmq_table, version)
+        self._broker.offsets.take(table, lmq_table, version, self._broker.groups.groups)
 
     async def _take_timer_metrics(self) -> None:
         metrics = self._broker.timers.metrics

@@ -362,7 +362,8 @@ class TimerService:
 
     def _append(self, entry: QueueEntry, found: StoredMessage, due_ms: int) -> None:
         assert self._files is not None
-        write_ms, window_ms, magic = self._write_ms, self._window * self.precision_ms, PLAIN
+        # At a slave whose clock is ahead of its master's, the time of a message may be over already.
+        write_ms, window_ms, magic = min(self._write_ms, due_ms), self._window * self.precision_ms, PLAIN
         beyond_ms = due_ms - write_ms - window_ms
         if beyond_ms >= 0:
             magic |= ROLL
