@@ -205,7 +205,7 @@ PLANTED: dict[str, Planted] = {
     "slave-ack": Planted(
         "sends are acknowledged before the slave has them", ((MessageStore, "wait_for_slaves", _says_ok),), 0
     ),
-    "crc": Planted("recovery checks no CRC", ((_store, "recover", _recover_without_crc),), 6),
+    "crc": Planted("recovery checks no CRC", ((_store, "recover", _recover_without_crc),), 11),
     "cut-more": Planted("recovery cuts the last good record", ((_recovery, "_cut", _cut_one_more),), 1),
     "cut-nothing": Planted("recovery leaves what is behind the end", ((_recovery, "_cut", _cut_nothing),), 0),
     "config-sync": Planted(
@@ -250,7 +250,7 @@ PLANTED: dict[str, Planted] = {
         ((TransactionService, "end", _resolved_first),),
         12,
     ),
-    "offsets": Planted("offsets are not saved", ((ConsumerOffsets, "commit", _commit_unsaved),), 7),
+    "offsets": Planted("offsets are not saved", ((ConsumerOffsets, "commit", _commit_unsaved),), 24),
     "queues-flush": Planted(
         "the checkpoint says that queues are on the disk, and they are not",
         ((ConsumeQueueStore, "flush", _nothing),),
@@ -294,7 +294,7 @@ PLANTED: dict[str, Planted] = {
         "offsets of a deleted group are deleted later", ((Broker, "settle", _settles_the_first),), 141
     ),
     "room-again": Planted(
-        "queues that had no room are not tried again", ((Dispatcher, "retry", _nothing),), 83
+        "queues that had no room are not tried again", ((Dispatcher, "retry", _nothing),), 17
     ),
 }
 
