@@ -237,8 +237,8 @@ AUTH = {
     ),
     "haTrustedSlaves": (
         "",
-        "Of masters: addresses and networks, with commas, from which slaves are taken without a proof, such as"
-        " Java's: `10.0.0.7,10.1.0.0/16`.",
+        "Of masters: addresses and networks, with commas, from which slaves are taken without a proof, such"
+        " as Java's: `10.0.0.7,10.1.0.0/16`.",
     ),
 }
 

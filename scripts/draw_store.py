@@ -41,15 +41,26 @@ SENT[9:9] = [("invoices", 0, "order-5"), ("orders", 0, "order-0")]
 
 
 class SteadyClock:
-    """A clock that goes on by a second with each question."""
+    """A clock that goes on by a second when it is told to."""
 
     def __init__(self) -> None:
         self._now_ms = FIRST_MS
 
+    def tick(self) -> None:
+        """A second goes by."""
+        self._now_ms += 1000
+
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
-        self._now_ms += 1000
         return self._now_ms
+
+    def elapsed_ms(self) -> int:
+        """The same: nobody sets this clock."""
+        return self._now_ms
+
+    def boot_id(self) -> str:
+        """Not known."""
+        return ""
 
 
 class Svg:
@@ -129,8 +140,10 @@ def write_store(directory: str) -> MessageStoreConfig:
         max_hash_slot_num=SLOTS,
         max_index_num=ENTRIES,
     )
-    with MessageStore(config, clock=SteadyClock()) as store:
+    clock = SteadyClock()
+    with MessageStore(config, clock=clock) as store:
         for number, (topic, queue, key) in enumerate(SENT):
+            clock.tick()
             body = b"x" * (60 + 37 * number % 150)
             properties = {"KEYS": key, "TAGS": "paid"}
             store.put_message(InnerMessage(topic, queue, body, properties, born_timestamp=FIRST_MS))

@@ -457,7 +457,7 @@ def test_an_empty_file_that_a_crash_left_is_removed(config: MessageStoreConfig, 
     empty = Path(file.path).with_name(file_name(START_MS + 5))
     empty.touch()
     again = service(config, clock)
-    again.load(False, START_MS + 1000)
+    again.load(False, file.end_timestamp)
     assert [item.path for item in again.files] == [file.path]
     assert not empty.exists()
     again.close()

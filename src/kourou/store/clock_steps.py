@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 STEP_MS = 10  # less is no step: two clocks cannot be read at the same moment
 PAIR_MS = 2  # two readings further apart than this say nothing
+LOAD_TRIES = 100  # at the start, which should not wait for ever on a machine that is too busy
 PAIR_TRIES = 5
 MAX_STEPS = 1000  # a clock that is set more often makes what is older wait longer
 TRUST_MS = 24 * 3_600_000  # a gap that nobody corrected for so long was time that passed
@@ -98,8 +99,8 @@ class ClockSteps:
         """Take up what the file says, when the log is recovered: its last record is of that time."""
         state, is_known = self._read()
         end = self._log.max_wrote
-        while not self._read_pair():
-            pass
+        if not any(self._read_pair() for _ in range(LOAD_TRIES)):
+            self.now_ms, self.elapsed_ms = self._clock.now_ms(), self._clock.elapsed_ms()
         difference_ms, boot_id = self.now_ms - self.elapsed_ms, self._clock.boot_id()
         self._state, self._looked_at = state, end
         # A power cut may have taken the end of the log: what is stored there now comes after all steps.
