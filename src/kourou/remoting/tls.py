@@ -63,8 +63,7 @@ class TlsConfig:
 
     server_mode: TlsMode = field(default=TlsMode.permissive, metadata={"key": "tls.server.mode"})
     enable: bool = field(default=False, metadata={"key": "tls.enable"})  # for clients
-    # None where it is not set: what is configured holds, and what is not is as in test mode.
-    test_mode: bool | None = field(default=None, metadata={"key": "tls.test.mode.enable"})
+    test_mode: bool | None = field(default=None, metadata={"key": "tls.test.mode.enable"})  # None: not set
     ciphers: str = field(default="", metadata={"key": "tls.ciphers"})
     protocols: str = field(default="", metadata={"key": "tls.protocols"})
 
