@@ -237,8 +237,8 @@ AUTH = {
     ),
     "haTrustedSlaves": (
         "",
-        "Of masters: addresses and networks, with commas, from which slaves are taken without a proof, such"
-        " as Java's: `10.0.0.7,10.1.0.0/16`.",
+        "Of masters: addresses and networks, with commas, from which slaves are taken without a proof,"
+        " such as Java's: `10.0.0.7,10.1.0.0/16`.",
     ),
 }
 
@@ -251,7 +251,9 @@ OWN = {
 TLS = {
     "tls.server.mode": "`disabled`, `permissive` (plain and TLS on one port) or `enforcing`.",
     "tls.enable": "Clients use TLS.",
-    "tls.test.mode.enable": "Leave certificates and their checks aside.",
+    "tls.test.mode.enable": "`true`: leave configured certificates and checks aside. `false`: a server that"
+    " has no certificate does not start. Not set: what is configured holds, and a server that has no"
+    " certificate makes one for itself.",
     "tls.ciphers": "Ciphers, with commas; Java's names or OpenSSL's.",
     "tls.protocols": "Versions, with commas: `TLSv1.2`, `TLSv1.3`.",
     "tls.server.need.client.auth": "`none`, `optional` or `require`: certificates of clients.",

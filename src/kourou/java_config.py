@@ -2,7 +2,7 @@
 
 `brokerClusterName` is the field `broker_cluster_name`; where Java's spelling does not follow from that, the
 field says so: `field(default=…, metadata={"key": "brokerIP1"})`. Values are text in files and requests; the
-field's type says what they are: int, bool, str or an Enum by its names.
+field's type says what they are: int, bool, str or an Enum by its names; `bool | None` is None if not given.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _kinds(cls: type) -> dict[str, Any]:
 
 
 def _is_key(kind: Any) -> bool:
-    return kind in (int, bool, str) or (isinstance(kind, type) and issubclass(kind, Enum))
+    return kind in (int, bool, str, bool | None) or (isinstance(kind, type) and issubclass(kind, Enum))
 
 
 def convert_known(cls: type, properties: Mapping[str, str]) -> dict[str, Any]:
@@ -69,14 +69,17 @@ def _convert(key: str, text: str, kind: Any) -> Any:
     try:
         if kind is int:
             return int(text)
-        if kind is bool:
+        if kind in (bool, bool | None):
             return {"true": True, "false": False}[text.lower()]
         if kind is not str:
             return kind[text]
     except (ValueError, KeyError):
-        wanted = {int: "a whole number", bool: "true or false"}.get(kind)
-        if wanted is None:
+        if kind is int:
+            wanted = "a whole number"
+        elif isinstance(kind, type) and issubclass(kind, Enum):
             wanted = "one of " + ", ".join(kind.__members__)
+        else:
+            wanted = "true or false"
         raise ConfigError(f"{key}={text}: expected {wanted}") from None
     return text
 
@@ -88,6 +91,8 @@ def to_properties(config: Any) -> dict[str, str]:
         value = getattr(config, name)
         if isinstance(value, bool):
             found[key] = str(value).lower()
+        elif value is None:
+            found[key] = ""
         else:
             found[key] = value.name if isinstance(value, Enum) else str(value)
     return found

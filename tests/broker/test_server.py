@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -493,6 +494,8 @@ def test_up_is_a_whole_cluster_until_it_is_interrupted(tmp_path, number):
         with contextlib.closing(Peer(broker)) as peer:
             assert peer.ask(send_request()).ext_fields["queueOffset"] == str(expected)
         until(lambda port=namesrv: route(port, "t"))  # type: ignore[misc]
+        # both speak TLS as well, with one certificate of the process
+        assert len({ssl.get_server_certificate(("127.0.0.1", port)) for port in (namesrv, broker)}) == 1
         assert up.stop(number) == 0
     assert not (tmp_path / "data" / "broker-0" / "abort").exists()
 

@@ -365,8 +365,15 @@ def test_a_role_changes_by_a_new_start_only(pair: Pair) -> None:
 
 
 def test_a_link_in_tls_needs_a_certificate(tmp_path: Path) -> None:
-    with pytest.raises(KourouError, match="haTlsEnable"), Cluster(config={"haTlsEnable": "true"}):
-        pass
+    """A configured one: nobody could tell one that the master makes for itself from somebody else's."""
+
+    async def main(tls: TlsConfig | None) -> None:
+        broker = Broker(broker_config(tmp_path, {"haTlsEnable": "true"}), tls=tls)
+        with pytest.raises(KourouError, match=r"haTlsEnable=true needs tls.server.certPath"):
+            await broker.start()
+
+    for tls in (None, TlsConfig(), TlsConfig(test_mode=True, server_cert_path="put aside")):
+        loops.run("uvloop", main(tls))
 
 
 @needs_openssl

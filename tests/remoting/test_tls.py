@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import logging
 import shutil
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from kourou.errors import ConfigError
+from kourou.remoting import self_signed
 from kourou.remoting import server as server_module
 from kourou.remoting import tls as tls_module
 from kourou.remoting.client import RemotingClient
@@ -120,6 +123,7 @@ def test_defaults_are_those_of_java():
     assert config == TlsConfig()
     assert (config.server_mode, config.server_need_client_auth) == (TlsMode.permissive, ClientAuth.none)
     assert (config.enable, config.server_auth_client, config.client_auth_server) == (False, False, False)
+    assert (config.is_self_signed, config.has_server_certificate) == (True, False)
 
 
 def test_an_enforcing_process_uses_tls_as_a_client_unless_it_is_told_otherwise():
@@ -255,27 +259,135 @@ def test_disabled_speaks_plain_alone(loop):
     run(loop, test())
 
 
+# Without a certificate
+
+
+@pytest.fixture
+def making(monkeypatch) -> list[bytes]:
+    """The certificates that are made from now on, as if the process had just started."""
+    made: list[bytes] = []
+    make = self_signed._pair.__wrapped__
+
+    def note() -> tuple[bytes, bytes]:
+        pair = make()
+        made.append(pair[0])
+        return pair
+
+    monkeypatch.setattr(self_signed, "_pair", functools.cache(note))
+    return made
+
+
 @pytest.mark.parametrize("tls", [TlsConfig(), TlsConfig(test_mode=True, server_cert_path="of no use")])
 @both_loops
-def test_permissive_without_a_certificate_speaks_plain_and_says_what_is_missing(loop, tls, caplog):
+def test_permissive_without_a_certificate_makes_one_at_the_first_hello_and_keeps_it(loop, tls, making):
     async def test():
-        async with a_server(tls) as (_, address):
-            assert not await asked(address, IN_TLS)
+        async with a_server(tls) as (_, address), a_server(tls) as (_, another):
             assert await asked(address)
-        assert "there is no certificate: set tls.server.certPath and tls.server.keyPath" in caplog.text
+            assert making == []  # neither for the start, nor for who speaks plain
+            assert await asked(address, IN_TLS)
+            assert await asked(another, IN_TLS, size=5_000_000)
+            assert len(making) == 1
+            assert {await shown(address), await shown(another)} == {fingerprint(making[0].decode())}
 
     run(loop, test())
 
 
 @both_loops
-def test_enforcing_without_a_certificate_does_not_start(loop):
+def test_all_who_come_while_the_certificate_is_made_are_served_and_hold_up_nobody(loop, making, monkeypatch):
+    is_free, renewed = threading.Event(), server_module._renewed
+
+    def slow(tls):
+        assert is_free.wait(60)
+        return renewed(tls)
+
+    monkeypatch.setattr(server_module, "_renewed", slow)
+
     async def test():
-        server = RemotingServer({}, tls=TlsConfig(server_mode=TlsMode.enforcing))
+        async with a_server(TlsConfig()) as (server, address), asyncio.TaskGroup() as group:
+            waiting = [group.create_task(asked(address, IN_TLS)) for _ in range(100)]
+            await until(lambda: len(server._accepting) == 100)
+            assert await asked(address)  # the loop goes on
+            assert not any(task.done() for task in waiting)
+            is_free.set()
+            assert all(await asyncio.gather(*waiting))
+        assert len(making) == 1
+
+    run(loop, test())
+
+
+@both_loops
+def test_enforcing_without_a_certificate_makes_one_and_says_what_that_means(loop, making, caplog):
+    async def test():
+        async with a_server(TlsConfig(server_mode=TlsMode.enforcing)) as (_, address):
+            assert "encrypts, but nobody can verify that this is the server" in caplog.text
+            assert making == []
+            assert await asked(address, IN_TLS)
+            assert not await asked(address)
+
+    run(loop, test())
+
+
+@pytest.mark.parametrize("mode", [TlsMode.permissive, TlsMode.enforcing])
+@pytest.mark.parametrize("wrong", [{"test_mode": False}, {"server_key_path": "half of it"}])
+def test_a_certificate_that_may_not_be_made_is_missed_at_the_start(mode, wrong):
+    async def test():
+        server = RemotingServer({}, tls=TlsConfig(server_mode=mode, **wrong))
         with pytest.raises(ConfigError, match=r"set tls.server.certPath"):
             await server.start("127.0.0.1", 0)
         await server.stop()
 
+    run("asyncio", test())
+
+
+def test_disabled_needs_no_certificate_and_makes_none(making):
+    async def test():
+        async with a_server(TlsConfig(server_mode=TlsMode.disabled, test_mode=False)) as (_, address):
+            assert not await asked(address, IN_TLS)
+            assert await asked(address)
+        assert making == []
+
+    run("asyncio", test())
+
+
+@needs_openssl
+@both_loops
+def test_a_made_certificate_encrypts_and_convinces_nobody_who_verifies(loop):
+    async def test():
+        known = certificates().authority.cert
+        async with a_server(TlsConfig()) as (_, address):
+            assert await asked(address, IN_TLS)
+            for trusted in (known, ""):  # the latter is the system's
+                verifies = TlsConfig(enable=True, client_auth_server=True, client_trust_cert_path=trusted)
+                assert not await asked(address, verifies)
+
     run(loop, test())
+
+
+@needs_openssl
+@both_loops
+def test_clients_are_verified_also_by_a_server_that_made_its_certificate(loop, tmp_path):
+    async def test():
+        made = certificates()
+        tls = TlsConfig(
+            server_auth_client=True,
+            server_trust_cert_path=made.authority.cert,
+            server_need_client_auth=ClientAuth.require,
+        )
+        ours = TlsConfig(enable=True, client_cert_path=made.client.cert, client_key_path=made.client.key)
+        async with a_server(tls) as (_, address):
+            assert await asked(address, ours)
+            assert not await asked(address, IN_TLS)
+        async with a_server(replace(tls, test_mode=True)) as (_, address):  # which puts the check aside
+            assert await asked(address, IN_TLS)
+        wrong = RemotingServer({}, tls=replace(tls, server_trust_cert_path=str(tmp_path / "none.pem")))
+        with pytest.raises(ConfigError, match=r"trusted certificates .*none.pem"):
+            await wrong.start("127.0.0.1", 0)
+        await wrong.stop()
+
+    run(loop, test())
+
+
+# Peers that do not go on
 
 
 @needs_openssl

@@ -32,7 +32,7 @@ from kourou.store.put import InnerMessage
 from support.broker import broker_config
 from support.certificates import certificates, needs_openssl
 from support.loops import run, until
-from support.servers import HOST, kourou, write_broker_conf
+from support.servers import HOST, kourou, kourou_broker, kourou_name_server, write_broker_conf
 from support.wire import free_ports
 
 pytestmark = needs_openssl
@@ -215,6 +215,14 @@ def enforcing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, P
         yield name_server.address, theirs
 
 
+@pytest.fixture(scope="module")
+def unconfigured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a name server and a broker, for which nothing of TLS is configured."""
+    directory = tmp_path_factory.mktemp("unconfigured")
+    with kourou_name_server(directory) as name_server, kourou_broker(directory, name_server.port):
+        yield name_server.address
+
+
 def command(address: str, tls: str | None, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {"NAMESRV_ADDR": address, "PATH": "/usr/bin:/bin", "COLUMNS": "200"}
     if tls is not None:
@@ -238,6 +246,24 @@ def test_every_command_speaks_tls_if_it_is_told_to(enforcing):
         assert done.returncode == 0, (arguments, done.stderr)
         assert printed in done.stdout
     assert command(address, "true", "admin", "cluster", "list").returncode == 0
+
+
+def test_servers_speak_tls_and_plain_with_nothing_configured(unconfigured, tmp_path):
+    for tls in ("true", "false"):
+        topic = f"orders-{tls}"
+        for arguments in (
+            ("admin", "topic", "create", topic, "-c", "DefaultCluster"),
+            ("send", topic, "one"),
+            ("tail", topic, "--from", "first", "--count", "1"),
+        ):
+            done = command(unconfigured, tls, *arguments)
+            assert done.returncode == 0, (arguments, done.stderr)
+        assert "one" in done.stdout
+    verifies = tmp_path / "verifies.properties"
+    verifies.write_text("tls.client.authServer=true\n")
+    done = command(unconfigured, str(verifies), "admin", "cluster", "list")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "CERTIFICATE_VERIFY_FAILED" in done.stderr
 
 
 def test_a_command_that_is_not_told_so_or_trusts_others_gets_no_answer(enforcing, tmp_path):

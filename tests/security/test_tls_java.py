@@ -32,6 +32,7 @@ from support.servers import (
     java_broker,
     java_environment,
     kourou,
+    kourou_name_server,
     run_interop,
     write_broker_conf,
 )
@@ -109,6 +110,22 @@ def test_java_clients_in_tls_and_in_plain_text_meet_at_permissive_servers(
         interop(tmp_path, address, "consume", "--topic", "T", "--group", "G", "--expect", sent)
 
 
+@pytest.mark.parametrize("mode", [{}, {"tls.server.mode": "enforcing"}])
+def test_java_clients_need_nothing_but_tls_at_servers_without_a_certificate(
+    real_java: Java, tmp_path: Path, mode: dict[str, str]
+) -> None:
+    sent, tls, port = str(tmp_path / "sent.json"), "-Dtls.enable=true", free_ports(0)
+    name_server_conf = tmp_path / "namesrv.conf"
+    name_server_conf.write_text("".join(f"{key}={value}\n" for key, value in mode.items()))
+    with (
+        kourou("namesrv", "-c", str(name_server_conf), "--port", str(port), "--host", HOST) as name_server,
+        kourou("broker", "-c", str(write_broker_conf(tmp_path, port, mode))),
+    ):
+        address = name_server.address
+        interop(tmp_path, address, "produce", "--topic", "T", "--count", "10", "--out", sent, options=tls)
+        interop(tmp_path, address, "consume", "--topic", "T", "--group", "G", "--expect", sent, options=tls)
+
+
 def test_a_java_client_in_tls_gets_nothing_from_a_server_without(real_java: Java, tmp_path: Path) -> None:
     files = Properties(tmp_path, "disabled")
     with ExitStack() as stack:
@@ -136,6 +153,24 @@ def java_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str,
         java_broker(directory, name_server.port, options=options),
     ):
         yield name_server.address, files
+
+
+def test_javas_broker_and_our_servers_and_clients_meet_in_tls_with_nothing_configured(
+    real_java: Java, tmp_path: Path
+) -> None:
+    """Java's broker registers in TLS at our name server, and makes its own certificate for our clients."""
+    tls = TlsConfig(enable=True)
+    with (
+        kourou_name_server(tmp_path) as name_server,
+        java_broker(tmp_path, name_server.port, options="-Dtls.server.mode=enforcing"),
+        Producer(name_server.address, group="P", tls=tls) as producer,
+    ):
+        assert producer.send(Message("T", b"encrypted")).message_id
+        with (
+            Producer(name_server.address, group="P", retries=0) as plain,
+            pytest.raises(KourouError),
+        ):
+            plain.send(Message("T", b"never"))
 
 
 def test_our_clients_speak_tls_to_javas_broker(java_server: tuple[str, Properties]) -> None:

@@ -77,7 +77,7 @@ def broker(
     run(_serve(config, load_tls(tls, config.others)))
 
 
-async def _serve(config: BrokerConfig, tls: TlsConfig | None) -> None:
+async def _serve(config: BrokerConfig, tls: TlsConfig) -> None:
     from kourou.broker import Broker
 
     stop = stop_event()

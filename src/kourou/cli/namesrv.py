@@ -61,7 +61,7 @@ def namesrv(
     run(_serve(config, load_tls(tls, config.others)))
 
 
-async def _serve(config: NameServerConfig, tls: TlsConfig | None) -> None:
+async def _serve(config: NameServerConfig, tls: TlsConfig) -> None:
     from kourou.namesrv import NameServer
 
     stop = stop_event()

@@ -67,15 +67,13 @@ MetricsPortOption = Annotated[
 ]
 
 
-def load_tls(file: Path | None, properties: Mapping[str, str]) -> TlsConfig | None:
-    """What is configured of TLS, in a file or beside other keys; None if nothing is."""
+def load_tls(file: Path | None, properties: Mapping[str, str]) -> TlsConfig:
+    """What is configured of TLS, in a file or beside other keys; the defaults if nothing is."""
     from kourou.remoting.tls import DEFAULT_FILE, TlsConfig
 
     if file is not None or Path(DEFAULT_FILE).exists():
         return TlsConfig.load(file)
-    if any(key.startswith("tls.") for key in properties):
-        return TlsConfig.from_properties(properties)
-    return None
+    return TlsConfig.from_properties(properties)
 
 
 def stop_event() -> asyncio.Event:

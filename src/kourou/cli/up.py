@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kourou.cli.console_process import ConsoleProcess
-from kourou.cli.serve import run, set_up_logging, settle_memory, stop_event
+from kourou.cli.serve import load_tls, run, set_up_logging, settle_memory, stop_event
 from kourou.errors import KourouError
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ async def _up(
             listen_port=port,
             kv_config_path=str(directory / "namesrv" / "kvConfig.json"),
             config_store_path=str(directory / "namesrv" / "namesrv.properties"),
-        )
+        ),
+        tls=load_tls(None, {}),
     )
     try:
         await name_server.start()
@@ -171,7 +172,7 @@ async def _serve_here(properties: list[dict[str, str]], stop: asyncio.Event, ann
     """One broker, in this process."""
     from kourou.broker import Broker, BrokerConfig
 
-    broker = Broker(BrokerConfig.from_properties(properties[0]))
+    broker = Broker(BrokerConfig.from_properties(properties[0]), tls=load_tls(None, {}))
     try:
         await broker.start()
     except OSError as error:

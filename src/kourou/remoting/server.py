@@ -38,6 +38,10 @@ WARNING_PAUSE_S = 10.0  # a flood of connections is no flood in the log
 RESERVED_DESCRIPTORS = 256
 
 _OUT_OF_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_ENCRYPTS_ONLY = (
+    "which encrypts, but nobody can verify that this is the server it seems to be"
+    " (set tls.server.certPath and tls.server.keyPath)"
+)
 _NO_DESCRIPTORS = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
@@ -59,6 +63,7 @@ class RemotingServer:
         self._on_close = on_close
         self._tls = tls if tls is not None and tls.server_mode is not TlsMode.disabled else None
         self._certificates: RenewedContext | None = None
+        self._making_certificate = asyncio.Lock()
         self._max_connections = max_connections
         self._idle_timeout_s = idle_timeout_s
         self._make_connection = make_connection
@@ -75,7 +80,8 @@ class RemotingServer:
     async def start(self, host: str, port: int) -> int:
         """Listen; the port, which is of the system's choice for port 0. May be called for more ports."""
         loop = asyncio.get_running_loop()
-        self._load_certificates()
+        if not self._listeners:
+            self._load_certificates()
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = sys.maxsize if most == resource.RLIM_INFINITY else most
         self._last_descriptor = most - min(RESERVED_DESCRIPTORS, most // 4)
@@ -164,7 +170,7 @@ class RemotingServer:
                 ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if context else None,
                 ssl_shutdown_timeout=CLOSE_TIMEOUT_S if context else None,
             )
-        except _TurnedAwayError as error:
+        except KourouError as error:
             self._warn("a connection is turned away: %s", error)
         except (OSError, TimeoutError) as error:  # also TLS that does not come about
             log.info("a connection was given up: %s", str(error) or "nothing was heard in time")
@@ -194,18 +200,22 @@ class RemotingServer:
             if self._tls.server_mode is TlsMode.enforcing:
                 raise _TurnedAwayError(f"{_peer_of(sock)} does not speak TLS, and tls.server.mode=enforcing")
             return None
-        if self._certificates is None:
-            raise _TurnedAwayError(
-                f"{_peer_of(sock)} wants TLS, and there is no certificate:"
-                " set tls.server.certPath and tls.server.keyPath"
-            )
+        async with self._making_certificate:  # whoever comes meanwhile waits for the same one
+            if self._certificates is None:
+                self._certificates = await asyncio.to_thread(_renewed, self._tls)
+                log.info("the first connection in TLS: a certificate was made, %s", _ENCRYPTS_ONLY)
         return self._certificates.get()
 
     def _load_certificates(self) -> None:
-        if self._tls is None or self._certificates is not None:
+        """Read the certificate that is configured. Otherwise one is made, when the first peer asks for it."""
+        if self._tls is None:
             return
-        if self._tls.has_server_certificate or self._tls.server_mode is TlsMode.enforcing:
-            self._certificates = RenewedContext(self._tls.server_context, self._tls.server_files())
+        if not self._tls.is_self_signed:
+            self._certificates = _renewed(self._tls)
+            return
+        self._tls.server_checks()  # what is wrong with the rest is said now
+        if self._tls.server_mode is TlsMode.enforcing:
+            log.warning("tls.server.mode=enforcing without a certificate: one is made, %s", _ENCRYPTS_ONLY)
 
     def _warn(self, message: str, *arguments: object) -> None:
         now = time.monotonic()
@@ -244,6 +254,10 @@ class RemotingServer:
 
 class _TurnedAwayError(KourouError):
     """A peer that speaks what this server does not."""
+
+
+def _renewed(tls: TlsConfig) -> RenewedContext:
+    return RenewedContext(tls.server_context, tls.server_files())
 
 
 def _descriptor_of(sock: object) -> int:

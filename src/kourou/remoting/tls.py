@@ -3,10 +3,10 @@
 The keys are those of Java's tls.properties (TlsSystemConfig, TlsHelper). Java takes `tls.server.mode` and
 `tls.enable` from system properties only; here they may stand in the file as well. What differs:
 
-- Nothing signs itself a certificate. Without one, a permissive server speaks plain only, and an enforcing one
-  does not start.
 - Java's `tls.test.mode.enable` is true unless it is set, and then puts aside the certificates and checks that
-  are configured, without a word. Here they hold, unless the key says true.
+  are configured, without a word. Here they hold, unless the key says true. As in Java a server without a
+  certificate makes one for itself, which encrypts and which nobody can verify (`remoting.self_signed`), and
+  with false it does not start.
 - A client certificate that nobody verifies proves nothing, and OpenSSL cannot ask for one: without
   `tls.server.authClient` clients are not asked.
 - A value that Java would take for its default (an unknown mode) is an error.
@@ -30,6 +30,7 @@ from pathlib import Path
 from kourou.errors import ConfigError
 from kourou.java_config import convert_known
 from kourou.properties_file import read_properties_file
+from kourou.remoting.self_signed import load_self_signed
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class TlsConfig:
 
     server_mode: TlsMode = field(default=TlsMode.permissive, metadata={"key": "tls.server.mode"})
     enable: bool = field(default=False, metadata={"key": "tls.enable"})  # for clients
-    test_mode: bool = field(default=False, metadata={"key": "tls.test.mode.enable"})
+    test_mode: bool | None = field(default=None, metadata={"key": "tls.test.mode.enable"})  # None: not set
     ciphers: str = field(default="", metadata={"key": "tls.ciphers"})
     protocols: str = field(default="", metadata={"key": "tls.protocols"})
 
@@ -105,8 +106,15 @@ class TlsConfig:
 
     @property
     def has_server_certificate(self) -> bool:
-        """Whether a server can speak TLS."""
+        """Whether a server has a certificate that others can verify."""
         return bool(self.server_cert_path) and not self.test_mode
+
+    @property
+    def is_self_signed(self) -> bool:
+        """Whether a server makes its certificate. Half of a configured one is a mistake, and not nothing."""
+        if self.test_mode is None:
+            return not (self.server_cert_path or self.server_key_path)
+        return self.test_mode
 
     def server_files(self) -> list[str]:
         """The files that a server's context is made of."""
@@ -119,14 +127,24 @@ class TlsConfig:
         return [path for path in paths if path]
 
     def server_context(self) -> ssl.SSLContext:
-        """A context for connections that come."""
-        if not self.has_server_certificate:
+        """A context for connections that come. The first that is self-signed takes some 20 ms."""
+        context = self.server_checks()
+        if self.is_self_signed:
+            load_self_signed(context)
+        else:
+            _load_certificate(context, self.server_cert_path, self.server_key_path, self.server_key_password)
+        return context
+
+    def server_checks(self) -> ssl.SSLContext:
+        """A server's context but for its certificate. ConfigError if there is none and none may be made."""
+        if not self.server_cert_path and not self.is_self_signed:
             raise ConfigError(
-                "TLS needs a certificate: set tls.server.certPath and tls.server.keyPath"
-                " (and not tls.test.mode.enable=true), or tls.server.mode=disabled"
+                "TLS needs a certificate: set tls.server.certPath and tls.server.keyPath, or leave out both"
+                " and tls.test.mode.enable=false, or set tls.server.mode=disabled"
             )
         context = self._context(ssl.PROTOCOL_TLS_SERVER)
-        _load_certificate(context, self.server_cert_path, self.server_key_path, self.server_key_password)
+        if self.test_mode:
+            return context
         if self.server_auth_client:
             _load_trust(context, self.server_trust_cert_path, ssl.Purpose.CLIENT_AUTH)
             context.verify_mode = self.server_need_client_auth.value
