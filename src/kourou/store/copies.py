@@ -64,8 +64,8 @@ class CopyPutter:
         """Append copies of records, given by place and size, up to one that is not like most: the topic and
         size of each copy. Hot."""
         done: list[tuple[str, int]] = []
-        files = self._putter.commit_log.files
-        source, file = None, files.last()
+        message = self._putter.commit_log.message
+        file = self._putter.commit_log.files.last()
         if file is None:
             return done
         at = file.wrote
@@ -79,9 +79,7 @@ class CopyPutter:
         offset, pack_entry, read = file.base + at, ENTRY.pack, self._properties.read
         try:
             for place, old_size in records:
-                if source is None or not source.base <= place < source.base + source.size:
-                    source = files.find(place)
-                record = None if source is None else source.select(place - source.base, old_size)
+                record = message(place, old_size)
                 if record is None:
                     break
                 header = HEADERS[record[SYS_FLAG_AT + 3] >> 4 & 3]
