@@ -114,11 +114,11 @@ class CopyPutter:
                 if at + size > limit or len(entries) >= target.room:
                     break
                 prefix, tag_prefix = topic.key_prefixes
-                split_keys = message_keys.decode().split(" ") if message_keys else ()
                 keys += prefix, unique_id.decode(), offset, timestamp
-                for key in split_keys:
-                    if key:
-                        keys += prefix, key, offset, timestamp
+                if message_keys is not None:
+                    for key in message_keys.decode().split(" "):
+                        if key:
+                            keys += prefix, key, offset, timestamp
                 if model.tags:
                     keys += tag_prefix, model.tags, offset, timestamp
                 pieces += (
