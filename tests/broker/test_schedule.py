@@ -5,7 +5,6 @@ The clock of most tests stands still: it is moved, and the level is told that it
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 
 from kourou.broker import schedule
 from kourou.broker.schedule import MAX_A_TURN
-from kourou.message.properties import encode_properties
 from kourou.remoting import lenient_json
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
@@ -187,110 +185,6 @@ def test_a_turn_takes_as_long_as_others_took(site, peer, clock, monkeypatch, oth
     until(lambda: site.max_offset() == count, "all")
 
 
-def waiting_messages(count: int) -> Iterator[InnerMessage]:
-    """Delayed messages as they may lie in a store: most like others, some like none."""
-    choose = random.Random(1)
-    v6 = bytes(15) + b"\x01" + bytes(4)
-    for number in range(count):
-        topic, queue_id = choose.choice("ttttu"), choose.randrange(4)
-        properties = {
-            "UNIQ_KEY": f"{number:032X}", "DELAY": "1", **ADDED,
-            "REAL_TOPIC": topic, "REAL_QID": str(queue_id),
-        }  # fmt: skip
-        body = choose.randbytes(choose.choice((0, 10, 500)))
-        others: dict[str, Any] = {"flag": choose.randrange(3), "born_timestamp": number}
-        kind = choose.randrange(40)
-        if kind == 0:
-            del properties["UNIQ_KEY"]
-        elif kind == 1:
-            properties["REAL_QID"] = "x"
-        elif kind == 2:
-            properties["UNIQ_KEY"] = "no letters!"
-        elif kind == 3:
-            others["sys_flag"] = 8
-        elif kind == 4:
-            properties["REAL_TOPIC"] = f"new-{number}"
-        elif kind == 5:
-            properties["REAL_TOPIC"] = SCHEDULE
-        elif kind < 12:
-            others["born_host"] = v6
-        elif kind < 18:
-            properties |= {"KEYS": f"k{number} 键 ", "TAGS": choose.choice("AB")}
-        elif kind < 24:
-            properties |= {"ORIGIN_MESSAGE_ID": str(number), "RETRY_TOPIC": "t"}
-            others["reconsume_times"] = 3
-        raw = encode_properties(properties)
-        if kind == 30:
-            raw += "UNIQ_KEY\x01TWICE\x02"
-        elif kind == 31:
-            raw = raw.removesuffix("\x02")
-        yield InnerMessage(SCHEDULE, 0, body, raw, **others)
-
-
-def test_many_at_once_leave_the_bytes_that_one_by_one_would(tmp_path):
-    """In the log, the queues and the index, over the ends of files; a damaged record is left out by both."""
-    small = {"mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "1000"}
-    left: list[dict[str, bytes]] = []
-    for name in ("at once", "one by one"):
-        clock, root = ManualClock(), tmp_path / name
-        with running(root, {**LEVELS, **small}, clock=clock) as site:
-            site.make_topic("t")
-            store = site.broker.store
-            if name == "one by one":
-                store.copies.put = lambda records: []  # type: ignore[method-assign]
-            site.do(site.broker.delay.stop)  # until all are there
-
-            def fill(site=site, store=store) -> None:
-                for message in waiting_messages(1000):
-                    result = store.put_message(message)
-                    assert result.ok
-                    if result.queue_offset == 700:
-                        spoilt = store.commit_log.message(result.physical_offset, result.wrote_bytes)
-                        spoilt[95:97] = b"xx"  # in the body, or in the topic's name where it is empty
-
-            site.do(fill)
-            clock.advance(1000)
-            site.do(site.broker.delay.start)
-            ring(site)
-            assert site.broker.delay.offsets[1] >= 1000
-            assert site.max_offset("t", 1) > 100
-        left.append(files_in(root))
-    assert left[0].keys() == left[1].keys()
-    assert [path for path in left[0] if left[0][path] != left[1][path]] == []
-
-
-def files_in(root: Path) -> dict[str, bytes]:
-    """The files of log, queues and index; those of the index are named after the time."""
-    found = {}
-    for folder in ("commitlog", "consumequeue", "index"):
-        for number, path in enumerate(
-            sorted(path for path in root.rglob(f"{folder}/**/*") if path.is_file())
-        ):
-            key = f"index {number}" if folder == "index" else str(path.relative_to(root))
-            found[key] = path.read_bytes()
-    return found
-
-
-def test_what_is_like_most_takes_the_short_way(site, peer, clock, monkeypatch):
-    """All but the first of each queue, and where a file ends."""
-    count = 4 * MAX_A_TURN
-    peer.socket.sendall(b"".join(late(1, e=str(number % 4)).encode() for number in range(count)))
-    for _ in range(count):
-        assert peer.receive().code == 0
-    single: list[int] = []
-    deliver_one = site.broker.delay._deliver_one
-
-    def note(physical_offset: int, size: int) -> bool:
-        single.append(physical_offset)
-        return deliver_one(physical_offset, size)
-
-    monkeypatch.setattr(site.broker.delay, "_deliver_one", note)
-    clock.advance(1000)
-    ring(site)
-    assert [site.max_offset("t", queue_id) for queue_id in range(4)] == [count // 4] * 4
-    assert len(single) < 20
-
-
 def test_a_short_level_does_not_wait_for_a_long_one(site, peer, clock):
     peer.ask(late(3, b"long"))
     peer.ask(late(1, b"short"))
@@ -315,17 +209,9 @@ def test_what_is_not_due_stops_what_lies_behind_it(site, peer, clock):
     assert bodies(site) == [b"0", b"1"]
 
 
-@pytest.mark.parametrize("before", [0, 1])
-def test_a_delivered_message_wakes_who_waits(site, peer, clock, before):
-    """Also one that comes the short way, to a queue in which there is something."""
-    for _ in range(before):
-        peer.ask(late(1))
-        clock.advance(1000)
-        ring(site)
+def test_a_delivered_message_wakes_who_waits(site, peer, clock):
     waiter = site.connect()
-    waiting = waiter.send(
-        pull_request(offset=before, flag=SUBSCRIPTION | SUSPEND, suspend_ms=600_000, subscription="T")
-    )
+    waiting = waiter.send(pull_request(flag=SUBSCRIPTION | SUSPEND, suspend_ms=600_000, subscription="T"))
     until(lambda: site.broker.puller.held == 1)
     peer.ask(late(1))
     assert waiter.is_silent()

@@ -13,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kourou.broker.versions import next_version
@@ -178,46 +177,21 @@ class DelayService:
             store.look_at_clock().left_ms,
         )
         until_s = began_s if last_turn_s is None else began_s + min(began_s - last_turn_s, MAX_TURN_S)
-        entries = queue.iterate(self.offsets[level])
-        wait_ms = 0
-        while wait_ms <= 0:
-            due: list[tuple[int, int]] = []
-            for entry in islice(entries, MAX_A_TURN):
-                wait_ms = left_ms(entry.tags_code, entry.physical_offset, delay_ms)
-                if wait_ms > 0:
-                    break
-                due.append((entry.physical_offset, entry.size))
-            if not self._deliver_all(level, due):
-                self._timers[level] = loop.call_later(RETRY_S, self._deliver, level)
+        for number, entry in enumerate(queue.iterate(self.offsets[level]), start=1):
+            if number % MAX_A_TURN == 0 and (turn_s := time.perf_counter()) >= until_s:
+                self._timers[level] = loop.call_soon(self._deliver, level, turn_s)
                 return
+            wait_ms = left_ms(entry.tags_code, entry.physical_offset, delay_ms)
             if wait_ms > 0:
                 self._timers[level] = loop.call_later(min(wait_ms / 1000, LOOK_S), self._deliver, level)
                 return
-            if len(due) < MAX_A_TURN:
-                break
-            if (turn_s := time.perf_counter()) >= until_s:
-                self._timers[level] = loop.call_soon(self._deliver, level, turn_s)
+            if not self._deliver_one(entry.physical_offset, entry.size):
+                self._timers[level] = loop.call_later(RETRY_S, self._deliver, level)
                 return
+            self.move(level, entry.queue_offset + 1)
         if store.dispatcher.dispatched_offset < store.commit_log.max_offset:
             # What came last has no entry yet: nobody will tell when it has.
             self._timers[level] = loop.call_later(RETRY_S, self._deliver, level)
-
-    def _deliver_all(self, level: int, due: Sequence[tuple[int, int]]) -> bool:
-        """Deliver messages given by place and size, in their order; False if one of them has to wait."""
-        copies, done = self._broker.store.copies, 0
-        if due:
-            self._broker.has_put()
-        while done < len(due):
-            delivered = copies.put(due[done:])
-            if self.on_delivered is not None:
-                for topic, size in delivered:
-                    self.on_delivered(topic, size)
-            if not delivered and not self._deliver_one(*due[done]):
-                return False
-            count = len(delivered) or 1
-            done += count
-            self.move(level, self.offsets[level] + count, count)
-        return True
 
     def _deliver_one(self, physical_offset: int, size: int) -> bool:
         record = self._broker.store.commit_log.message(physical_offset, size)
@@ -239,6 +213,7 @@ class DelayService:
         )  # fmt: skip
         message.flag, message.reconsume_times = found.flag, found.reconsume_times
         result = self._broker.store.put_message(message)
+        self._broker.has_put()
         if result.status is not PutMessageStatus.PUT_OK:
             log.warning("a delayed message for %s waits on: %s %s", topic, result.status.name, result.reason)
             return False
@@ -252,12 +227,12 @@ class DelayService:
             if offset > self.offsets.get(level, 0):
                 self.move(level, offset)
 
-    def move(self, level: int, offset: int, count: int = 1) -> None:
+    def move(self, level: int, offset: int) -> None:
         """Note up to where a level is delivered."""
         self.offsets[level] = offset
         self.dirty = True
-        before, self._moves = self._moves, self._moves + count
-        if self._moves // VERSION_STEP > before // VERSION_STEP:
+        self._moves += 1
+        if self._moves % VERSION_STEP == 0:
             self.data_version = next_version(self.data_version, self._broker.clock.now_ms())
 
 

@@ -56,9 +56,8 @@ class PropertyModel:
 class PlainProperties:
     """Reads property strings of plain messages, and adds the broker's own properties."""
 
-    def __init__(self, added: Mapping[str, str], not_plain: frozenset[str] = NOT_PLAIN) -> None:
+    def __init__(self, added: Mapping[str, str]) -> None:
         self._added = dict(added)
-        self._not_plain = not_plain
         self._added_raw = encode_properties(self._added).encode()
         self._models: dict[bytes, PropertyModel] = {}  # by what is left without unique id and keys
         # By what is left as JSON has it, with NUL where something was: what stands around these in a record
@@ -143,7 +142,7 @@ class PlainProperties:
     def _take_apart(self, rest: bytes) -> PropertyModel | None:
         properties = decode_properties(rest.decode())
         segments = rest.count(b"\x02") + (rest[-1:] not in (b"", b"\x02"))
-        if len(properties) != segments or _INNER in rest or not self._not_plain.isdisjoint(properties):
+        if len(properties) != segments or _INNER in rest or not NOT_PLAIN.isdisjoint(properties):
             return None
         model = PropertyModel({**properties, **self._added})
         if len(rest) <= MAX_MODEL_LENGTH:

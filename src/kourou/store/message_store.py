@@ -31,7 +31,6 @@ from kourou.store.checkpoint import StoreCheckpoint
 from kourou.store.clock_steps import ClockSteps
 from kourou.store.commit_log import CommitLog
 from kourou.store.config import BrokerRole, MessageStoreConfig
-from kourou.store.copies import CopyPutter
 from kourou.store.disk import Disk, Lock, OsDisk
 from kourou.store.dispatch import Dispatcher
 from kourou.store.flush import CommitLogCommitter, CommitLogFlusher, QueueFlusher
@@ -114,7 +113,6 @@ class MessageStore:
         self.put_message = self.putter.put_message  # bound once: a call less for each message
         self.put_messages = self.putter.put_messages
         self.plain = PlainPutter(self.putter)
-        self.copies = CopyPutter(self.putter, self.plain)
         self.recovery: RecoveryReport | None = None
         self.replication: Replication | None = None  # while it runs
         self.on_topic_deleted: Callable[[str], None] | None = None  # hears each, of a slave too
