@@ -160,15 +160,17 @@ class MessageSender:
         body = request.body
         try:
             target = self._targets[fields["b"]]
-            queue_id = int(fields["e"])
-            born_timestamp = int(fields["g"])
+            queue, born = fields["e"], fields["g"]
+            queue_id, born_timestamp = int(queue), int(born)
             raw = fields["i"]
             is_plain = (
                 target.is_plain
+                and (digits := queue + born).isascii()
+                and digits.isdigit()
                 and fields["f"] == fields["h"] == "0"
                 and fields.get("j", "0") == "0"
-                and 0 <= queue_id < target.queues
-                and 0 <= born_timestamp < 1 << 63
+                and queue_id < target.queues
+                and born_timestamp < 1 << 63
                 and body is not None
                 and not self._stopping
                 and self.waiting < self._most_waiting
@@ -185,7 +187,7 @@ class MessageSender:
         if batch != "false" or request.code == SEND_BATCH:
             of_all = decode_properties(raw)
             if batch not in ("true", "false") or names.DELAY_TIME_LEVEL in of_all:
-                return self.send(connection, request)
+                return self.send(connection, request)  # any other text is false, or true with capitals
             return self._send_batch(
                 connection, request, target, queue_id, of_all, sys_flag, born_timestamp, born_host
             )
