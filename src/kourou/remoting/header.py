@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
 from kourou.errors import KourouError
@@ -44,6 +45,7 @@ class Header:
     __slots__ = ()
     _plan: ClassVar[tuple[tuple[str, str, str, bool], ...]]  # name, name on the wire, type, required
     _wire_names: ClassVar[str] = ""  # a letter for each field, in their order, where the wire has such names
+    _allowed: ClassVar[Mapping[str, tuple[str | int, ...]]] = {}  # values of a field (Java's checkFields)
     _is_strict: ClassVar[bool] = False  # refuses bad numbers in optional fields too (Java's FastCodesHeader)
 
     @classmethod
@@ -68,6 +70,9 @@ class Header:
                 raise BadRequestError(
                     f"the custom field <{wire_name}> is {text[:80]!r}, not a whole number of {bits} bits"
                 )
+        for name, allowed in cls._allowed.items():
+            if values[name] not in allowed:
+                raise BadRequestError(f"the field {name} is {str(values[name])[:80]!r}, not one of {allowed}")
         return cls(**values)
 
     def fields(self) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import ClassVar
 
+from kourou.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from kourou.remoting.header import Header, Long, header
 
 # Messages
@@ -140,8 +141,9 @@ class QueryConsumeQueue(Header):
 
 @header
 class EndTransaction(Header):
-    """END_TRANSACTION (37)."""
+    """END_TRANSACTION (37): a producer commits, rolls back, or does not know yet."""
 
+    _allowed: ClassVar = {"commit_or_rollback": (0, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)}
     producer_group: str
     tran_state_table_offset: Long
     commit_log_offset: Long
@@ -270,6 +272,7 @@ class QueryCorrectionOffset(Header):
 class CreateTopic(Header):
     """UPDATE_AND_CREATE_TOPIC (17)."""
 
+    _allowed: ClassVar = {"topic_filter_type": ("SINGLE_TAG", "MULTI_TAG")}
     topic: str
     default_topic: str
     read_queue_nums: int
