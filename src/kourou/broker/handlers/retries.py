@@ -10,10 +10,10 @@ from kourou.auth.rules import SUB
 from kourou.broker.handlers.queries import message_at
 from kourou.broker.send import (
     DLQ_QUEUES,
-    SendRefusedError,
     dead_letter_topic,
     most_retries,
 )
+from kourou.broker.send_answers import SendRefusedError
 from kourou.message import properties as names
 from kourou.message.topics import RETRY_PREFIX
 from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
