@@ -142,14 +142,13 @@ def delay(namesrv: str) -> dict[str, Any]:
 
 
 def retry(namesrv: str) -> dict[str, Any]:
-    """A consumer that takes each message the third time it comes."""
+    """A consumer that takes a message the third time. One message: the client sends back its neighbours too."""
     sender, topic = producer(namesrv, "cpp-retry-p"), "cpp-retry"
-    for at in range(3):
-        sender.send_sync(message(topic, f"{at}"))
+    sender.send_sync(message(topic, "again"))
     consumer, received = push(
         namesrv, "cpp-retry-c", topic, answer=lambda found: SUCCESS if found["retries"] == 2 else LATER
     )
-    found = received.wait(9)
+    found = received.wait(3)
     consumer.shutdown()
     sender.shutdown()
     return {"received": found}
@@ -164,9 +163,7 @@ def broadcast(namesrv: str) -> dict[str, Any]:
         for name in ("one", "two")
     ]
     while not all(received.messages for _, received in consumers):
-        sender.send_sync(
-            message(topic, "begun?")
-        )  # new ones read from the end, wherever that is when they begin
+        sender.send_sync(message(topic, "begun?"))  # they read from where the queues end when they begin
         time.sleep(0.05)
     for at in range(COUNT):
         sender.send_sync(message(topic, f"{at}"))
