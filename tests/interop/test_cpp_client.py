@@ -28,13 +28,8 @@ def python() -> str:
     target, wanted = SOURCE / "target", SOURCE / "requirements.txt"
     found = str(target / "bin" / "python")
     pip = [found, "-m", "pip", "install", "--quiet", "--only-binary", ":all:", "--requirement", str(wanted)]
-    install(
-        target,
-        wanted,
-        [sys.executable, "-m", "venv", str(target)],
-        pip,
-        [found, "-c", "import rocketmq.client"],
-    )
+    venv, works = [sys.executable, "-m", "venv", str(target)], [found, "-c", "import rocketmq.client"]
+    install(target, wanted, venv, pip, works)
     return found
 
 
@@ -85,9 +80,9 @@ def test_a_delayed_message_comes_later(step: Step) -> None:
 
 
 def test_a_message_that_fails_comes_again(step: Step) -> None:
-    found = Counter((message["body"], message["retries"]) for message in step("retry")["received"])
+    found = [(message["body"], message["retries"]) for message in step("retry")["received"]]
 
-    assert found == {(str(at), retries): 1 for at in range(3) for retries in range(3)}
+    assert found == [("again", 0), ("again", 1), ("again", 2)]
 
 
 def test_all_of_a_broadcast_group_take_everything(step: Step) -> None:

@@ -217,7 +217,8 @@ def read(case: Case) -> dict[str, Any] | str:
 
 def expected(case: Case, java: dict[str, Any]) -> dict[str, Any] | str:
     """What Java's reading comes to: refused, also where a handler needs what is null, or the values."""
-    defaults = {item.name: item.default for item in dataclasses.fields(case.ours)}
+    ours: Any = case.ours
+    defaults = {item.name: item.default for item in dataclasses.fields(ours)}
     found = {}
     for name, wire, _, required in case.ours._plan:
         value = java.get(wire)

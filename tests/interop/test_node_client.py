@@ -1,7 +1,7 @@
 """The Node client (ali-ons) sends to a Kourou cluster and consumes from it.
 
-The program in tests/interop/node runs against the real Java broker too, so that a failure shows whether Kourou
-or the program is wrong.
+The program in tests/interop/node runs against the real Java broker too, so that a failure shows whether
+Kourou or the program is wrong.
 """
 
 from __future__ import annotations

@@ -79,6 +79,6 @@ def run_step(directory: Path, command: list[str], more: Mapping[str, str] | None
         timeout=PROGRAM_TIMEOUT_S,
         check=False,
     )
-    assert done.returncode == 0 and done.stdout, f"{done.returncode}: {done.stdout}{done.stderr}"
+    assert (done.returncode, bool(done.stdout)) == (0, True), done.stdout + done.stderr
     report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return report

@@ -96,7 +96,8 @@ def push(
 def tags(namesrv: str) -> dict[str, Any]:
     """Sends of each kind, of three tags; a consumer of two of them."""
     sender, topic = producer(namesrv, "cpp-tags-p"), "cpp-tags"
-    statuses, done, failed = [], threading.Semaphore(0), []
+    done, failed = threading.Semaphore(0), list[Any]()
+    statuses = []
     for at in range(COUNT):
         statuses.append(sender.send_sync(message(topic, f"sync-{at}", "ABC"[at % 3])).status)
     for at in range(COUNT):
@@ -142,7 +143,7 @@ def delay(namesrv: str) -> dict[str, Any]:
 
 
 def retry(namesrv: str) -> dict[str, Any]:
-    """A consumer that takes a message the third time. One message: the client sends back its neighbours too."""
+    """A consumer that takes a message the third time. One: the client sends back its neighbours too."""
     sender, topic = producer(namesrv, "cpp-retry-p"), "cpp-retry"
     sender.send_sync(message(topic, "again"))
     consumer, received = push(
