@@ -1,5 +1,5 @@
 #!/bin/sh
-# usage: run.sh StoreDump|StoreWrite|Interop|Mqadmin|SqlFilter|Allocate|TraceDecode|ClientBench|Services|Access ARGS...
+# usage: run.sh StoreDump|StoreWrite|Interop|Mqadmin|SqlFilter|Allocate|TraceDecode|ClientBench|Services|Access|Headers ARGS...
 #        run.sh namesrv|broker -c CONF        start a real server in the foreground
 #        run.sh fetch                         only get the jars
 #        run.sh compile                       only get the jars and compile
@@ -24,7 +24,7 @@ fetch() {
 
 compile() {
     mkdir -p "$classes"
-    for name in StoreDump StoreWrite Interop Mqadmin SqlFilter Allocate TraceDecode ClientBench Services Access; do
+    for name in StoreDump StoreWrite Interop Mqadmin SqlFilter Allocate TraceDecode ClientBench Services Access Headers; do
         if [ ! -f "$classes/$name.class" ] || [ "$here/$name.java" -nt "$classes/$name.class" ]; then
             javac -nowarn -Xlint:-options -encoding UTF-8 -cp "$classes:$lib/*" -d "$classes" "$here/$name.java" >&2
         fi

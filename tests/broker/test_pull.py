@@ -141,12 +141,28 @@ def test_messages_whose_file_is_gone_are_passed(tmp_path):
             site.do(lambda: setattr(files, "files", (first, *files.files)))
 
 
-@pytest.mark.parametrize("count", ["0", "-1", "1", "33", "2147483648", "9" * 30])
+@pytest.mark.parametrize("count", ["0", "-1", "1", "33", "2147483647", "+3"])
 def test_any_number_of_messages_may_be_asked_for(site, peer, count):
     """Given a count that is too large or none at all, then at least one comes, at most what Java allows."""
     fill(peer, 40)
     found = messages_in(peer.ask(pull_request(maxMsgNums=count)))
     assert len(found) == min(max(int(count), 1), 32)
+
+
+@pytest.mark.parametrize("serialize_type", [JSON, ROCKETMQ])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("maxMsgNums", "2147483648"), ("maxMsgNums", "9" * 30), ("queueId", " 0"), ("queueOffset", "0x0"),
+        ("queueOffset", "9223372036854775808"), ("sysFlag", "4_0"), ("commitOffset", "-"),
+        ("subVersion", "𝟓"), ("suspendTimeoutMillis", "1e3"),
+    ],
+)  # fmt: skip
+def test_a_number_that_java_does_not_read_is_named(site, peer, field, value, serialize_type):
+    fill(peer, 1)
+    answer = peer.call(pull_request(**{field: value}, serialize_type=serialize_type))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert f"<{field}> is {value!r}" in (answer.remark or "")
 
 
 def test_a_pull_is_bounded_by_bytes(tmp_path):
@@ -194,7 +210,7 @@ def test_topics_groups_and_queues_that_are_not_there(tmp_path):
         assert peer.call(pull_request()).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         make_group(site)
         assert peer.call(pull_request("nothing")).code == ResponseCode.TOPIC_NOT_EXIST
-        for queue_id in (-1, 4, 2**40):
+        for queue_id in (-1, 4, 2**31 - 1):
             answer = peer.call(pull_request(queue_id=queue_id))
             assert answer.code == ResponseCode.INVALID_PARAMETER
             assert f"queueId[{queue_id}] is illegal" in (answer.remark or "")

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from kourou.broker.filters import AnyFilter, filter_of
@@ -19,7 +20,7 @@ from kourou.broker.sql92 import BadExpressionError
 from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.command import JSON, RESPONSE_FLAG, VERSION, RemotingCommand, frame_head
 from kourou.remoting.connection import Answer, Connection, Pieces
-from kourou.remoting.header import BadRequestError
+from kourou.remoting.header import MAX_INT, MAX_LONG
 from kourou.remoting.headers import PullMessage
 from kourou.remoting.registration import PERM_READ, TopicConfig
 from kourou.remoting.subscription import BadSubscriptionError, SubscriptionData
@@ -39,12 +40,27 @@ _Key = TypeVar("_Key")
 COMMIT_OFFSET_FLAG, SUSPEND_FLAG, SUBSCRIPTION_FLAG = 1, 2, 4  # of a pull's sysFlag
 MAX_HOLD_MS = 600_000  # whatever a client asks for
 _SWEEP_AT = 1024
-MAX_OFFSET = (1 << 63) - 1
 MAX_ACCESSES = 100_000
 # From here on, all together and each, handing over slices of the log is not dearer than copying them.
 PIECES_FROM_BYTES = 64 * 1024
 PIECE_BYTES = 4 * 1024
 COMPENSATE_S = 60.0  # subscriptions of pulls are forgotten after ten minutes
+
+# What all pulls are answered from; only long polling uses the last, but it is required.
+_USED_FIELDS = itemgetter(
+    "consumerGroup", "topic", "queueId", "maxMsgNums", "sysFlag", "queueOffset", "commitOffset", "subVersion",
+    "suspendTimeoutMillis",
+)  # fmt: skip
+_USED_VALUES = attrgetter(
+    "consumer_group",
+    "topic",
+    "queue_id",
+    "max_msg_nums",
+    "sys_flag",
+    "queue_offset",
+    "commit_offset",
+    "sub_version",
+)
 
 FOUND = GetMessageStatus.FOUND
 _CODES = {
@@ -147,18 +163,20 @@ class MessagePuller:
 
     def pull(self, connection: Connection, request: RemotingCommand, may_hold: bool = True) -> Answer:
         """PULL_MESSAGE, LITE_PULL_MESSAGE. Hot: reads what most pulls are answered from by name."""
-        fields = request.ext_fields
         try:
-            group, topic, queue_id = fields["consumerGroup"], fields["topic"], int(fields["queueId"])
-            offset, count = int(fields["queueOffset"]), int(fields["maxMsgNums"])
-            sys_flag, commit_offset = int(fields["sysFlag"]), int(fields["commitOffset"])
-            sub_version = int(fields["subVersion"])
-            fields["suspendTimeoutMillis"]  # looked at by who is held only, but it must be there
-            if not -MAX_OFFSET - 1 <= commit_offset <= MAX_OFFSET:
+            group, topic, queue, most, flags, at, commit, version, wait = _USED_FIELDS(request.ext_fields)
+            texts = f"{queue}{most}{flags}{at}{commit}{version}{wait}"
+            queue_id, count, sys_flag = int(queue), int(most), int(flags)
+            offset, commit_offset, sub_version = int(at), int(commit), int(version)
+            if (
+                not (texts.isascii() and texts.isdigit())
+                or queue_id | count | sys_flag > MAX_INT
+                or offset | commit_offset | sub_version > MAX_LONG
+            ):
                 raise ValueError
         except (KeyError, ValueError):
-            header = PullMessage.read(request)  # says which field is missing or of no use
-            raise BadRequestError(f"request {header} cannot be read") from None
+            header = PullMessage.read(request)  # numbers of rarer forms; says which field is of no use
+            group, topic, queue_id, count, sys_flag, offset, commit_offset, sub_version = _USED_VALUES(header)
         access = self._accesses.get((group, topic))
         if access is None:
             found = self._admit(request, group, topic)

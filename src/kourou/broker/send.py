@@ -21,10 +21,10 @@ from kourou.broker.config import resolved
 from kourou.broker.groups import SubscriptionGroupConfig
 from kourou.broker.header_forms import SendForm
 from kourou.broker.names import check_topic_name, is_send_forbidden
-from kourou.broker.send_answers import FAILURES, STORED, answer_template, remark_of
+from kourou.broker.send_answers import FAILURES, STORED, SendRefusedError, answer_template, remark_of
 from kourou.broker.send_headers import read_header
 from kourou.broker.stats import TopicStats
-from kourou.errors import BadMessageError, KourouError
+from kourou.errors import BadMessageError
 from kourou.message import properties as names
 from kourou.message import sysflag
 from kourou.message.batch import iter_batch
@@ -69,14 +69,6 @@ _TIMER = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
 PutPlain = Callable[..., tuple[int, int, int] | None]  # PlainPuts.put, .put_batch
 PutBatch = Callable[..., tuple[list[int], int, int] | None]
 OnStored = Callable[[InnerMessage, PutMessageResult], None]
-
-
-class SendRefusedError(KourouError):
-    """A message that is not taken, with the response code that says why."""
-
-    def __init__(self, code: ResponseCode, remark: str) -> None:
-        super().__init__(remark)
-        self.response_code = int(code)
 
 
 class _Target:
@@ -160,15 +152,17 @@ class MessageSender:
         body = request.body
         try:
             target = self._targets[fields["b"]]
-            queue_id = int(fields["e"])
-            born_timestamp = int(fields["g"])
+            queue, born = fields["e"], fields["g"]
+            queue_id, born_timestamp = int(queue), int(born)
             raw = fields["i"]
             is_plain = (
                 target.is_plain
+                and (digits := queue + born).isascii()
+                and digits.isdigit()
                 and fields["f"] == fields["h"] == "0"
                 and fields.get("j", "0") == "0"
-                and 0 <= queue_id < target.queues
-                and 0 <= born_timestamp < 1 << 63
+                and queue_id < target.queues
+                and born_timestamp < 1 << 63
                 and body is not None
                 and not self._stopping
                 and self.waiting < self._most_waiting
@@ -185,7 +179,7 @@ class MessageSender:
         if batch != "false" or request.code == SEND_BATCH:
             of_all = decode_properties(raw)
             if batch not in ("true", "false") or names.DELAY_TIME_LEVEL in of_all:
-                return self.send(connection, request)
+                return self.send(connection, request)  # any other text is false, or true with capitals
             return self._send_batch(
                 connection, request, target, queue_id, of_all, sys_flag, born_timestamp, born_host
             )
@@ -327,6 +321,7 @@ class MessageSender:
             raise SendRefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down")
         if self.waiting >= self._most_waiting:
             raise SendRefusedError(ResponseCode.SYSTEM_BUSY, BUSY)
+        is_new = self._broker.topics.get(header.topic) is None
         target = self._admit(connection, header)
         properties = decode_properties(header.properties)
         properties.pop(names.POP_CK, None)
@@ -360,7 +355,11 @@ class MessageSender:
             put = self._broker.transactions.prepare if prepared else self._broker.put
             result, batch_id = put(message), None
         # A delayed message lies in another queue; its sender is told the one it asked for.
-        return self._answer_when_stored(connection, request, message, result, queue_id, batch_id)
+        answer = self._answer_when_stored(connection, request, message, result, queue_id, batch_id, is_new)
+        if answer is None or not is_new:
+            return answer
+        self._broker.reply_when_routed(connection, request, answer)
+        return None
 
     def _put_batch(
         self, message: InnerMessage, properties: dict[str, str]
@@ -570,14 +569,16 @@ class MessageSender:
         result: PutMessageResult,
         queue_id: int,
         batch_id: str | None,
-    ) -> Answer:
+        is_new: bool = False,
+    ) -> RemotingCommand | None:
         if result.status is not PUT_OK or not self._waits or not message.wait_store_msg_ok:
             return self._answer(request, message, result, queue_id, batch_id)
         self.waiting += 1
 
         def stored(status: PutMessageStatus) -> None:
             self.waiting -= 1
-            connection.reply(request, self._answer(request, message, result, queue_id, batch_id))
+            reply = self._broker.reply_when_routed if is_new else Connection.reply
+            reply(connection, request, self._answer(request, message, result, queue_id, batch_id))
 
         self._broker.store.when_stored(result, message, stored)
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kourou.broker.config import BrokerConfig
+from kourou.errors import KourouError
 from kourou.remoting.codes import ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.store.status import PutMessageResult, PutMessageStatus
@@ -23,6 +24,14 @@ STORED = {
     PutMessageStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
     PutMessageStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
 }
+
+
+class SendRefusedError(KourouError):
+    """A message that is not taken, with the response code that says why."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(remark)
+        self.response_code = int(code)
 
 
 def remark_of(result: PutMessageResult, config: BrokerConfig) -> str:

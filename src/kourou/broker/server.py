@@ -64,6 +64,7 @@ FAST_PORT_STEP = 2  # the port of clients that set vipChannelEnabled is this muc
 EXPIRE_INTERVAL_S = 10.0
 INDEX_DELAY_S = 0.02  # a thousand keys at once cost a fifth of what they cost one by one
 MAX_LATER = 10_000  # answers that wait for another peer
+ROUTE_WAIT_S = 1.0  # for the name servers to know a new topic; clients wait three for an answer
 MAX_LEVEL_LENGTH = 10  # of the text of a delay level
 
 
@@ -209,6 +210,7 @@ class Broker:
             raise
         self.configure()  # the port is known now
         self.topics.on_change = self._topics_changed
+        self._topics_settled: asyncio.Task[None] | None = None  # the last change, until name servers know it
         self.groups.on_change = self._groups_changed
         self.timers.start()
         if self.group is not None:
@@ -399,10 +401,11 @@ class Broker:
             self._later -= 1
         connection.reply(request, answer)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -464,7 +467,7 @@ class Broker:
     def _topics_changed(self, changed: set[str]) -> None:
         self.configure()
         self.registrar.topic_changed(changed)
-        self._spawn(self.settle("topics.json"))
+        self._topics_settled = self._spawn(self.settle("topics.json"))
 
     def _groups_changed(self, changed: set[str]) -> None:
         self.puller.configure()
@@ -485,6 +488,20 @@ class Broker:
     async def _settled(self, request: RemotingCommand, *files: str) -> RemotingCommand:
         await self.settle(*files)
         return request.response()
+
+    def reply_when_routed(
+        self, connection: Connection, request: RemotingCommand, answer: RemotingCommand
+    ) -> None:
+        """Answer when the name servers know a topic that the request has just made. Who is answered may start
+        a consumer of it, which asks for the route once, and then only every thirty seconds."""
+        settled = self._topics_settled
+        assert settled is not None
+
+        async def when_routed() -> RemotingCommand:
+            await asyncio.wait((settled,), timeout=ROUTE_WAIT_S)
+            return answer
+
+        self.answer_later(connection, request, when_routed())
 
     async def settle(self, *files: str) -> None:
         """Have a change on the disk and, of topics, at the name servers."""

@@ -27,13 +27,13 @@ from kourou.remoting import lenient_json
 from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection, Handler
-from kourou.remoting.header import BadRequestError
+from kourou.remoting.header import BadRequestError, is_true
+from kourou.remoting.headers import RegisterBroker, UnregisterBroker
 from kourou.remoting.registration import (
     UNIT_FLAG,
     UNIT_SUB_FLAG,
     V4_9_4,
     DataVersion,
-    as_long,
     decode_registration,
 )
 
@@ -67,22 +67,20 @@ def make_handlers(context: Context) -> dict[int, Handler]:
 
 def register_broker(context: Context, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """A broker registers, or renews its registration."""
-    fields = request.ext_fields
-    body = _body(request)
-    crc = _number(request, "bodyCrc32") or 0
+    header = RegisterBroker.read(request)
+    body, crc = _body(request), header.body_crc32
     if crc != 0 and crc != zlib.crc32(body or b"") & 0x7FFFFFFF:
         log.warning("the body of a registration from %s has another checksum", connection.peer)
         return request.response(ResponseCode.SYSTEM_ERROR, {}, remark="crc32 not match")
-    who = _broker(request)
+    who = _broker(header)
     _require_clusters(context, connection, request, context.routes.clusters_of(who.name), UPDATE)
-    acting_master = fields.get("enableActingMaster") or None
     result = context.routes.register(
         who,
-        decode_registration(body, compressed=_is_true(fields.get("compressed")), version=request.version),
-        ha_address=_required(request, "haServerAddr"),
-        zone=fields.get(ZONE_NAME) or None,
-        timeout_ms=_number(request, "heartbeatTimeoutMillis"),
-        enable_acting_master=None if acting_master is None else _is_true(acting_master),
+        decode_registration(body, compressed=header.compressed, version=request.version),
+        ha_address=header.ha_server_addr,
+        zone=request.ext_fields.get(ZONE_NAME) or None,
+        timeout_ms=header.heartbeat_timeout_millis,
+        enable_acting_master=header.enable_acting_master,
         connection=connection,
     )
     if result is None:
@@ -99,7 +97,8 @@ def register_broker(context: Context, connection: Connection, request: RemotingC
 
 def unregister_broker(context: Context, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """A broker leaves."""
-    who = _broker(request)
+    header = UnregisterBroker.read(request)
+    who = _broker(header)
     _require_clusters(context, connection, request, context.routes.clusters_of(who.name), UPDATE)
     context.routes.unregister(who)
     return request.response()
@@ -173,7 +172,7 @@ def get_route_info_by_topic(
     age_ms = context.clock.elapsed_ms() - context.started_ms
     if config.need_wait_for_service and age_ms < config.wait_seconds_for_service * 1000:
         return request.response(ResponseCode.SYSTEM_ERROR, remark="name server not ready")
-    zone = fields.get(ZONE_NAME, "").strip() if _is_true(fields.get(ZONE_MODE)) else ""
+    zone = fields.get(ZONE_NAME, "").strip() if is_true(fields.get(ZONE_MODE)) else ""
     route = context.routes.route(topic, zone or None)
     if route is None:
         return request.response(
@@ -184,7 +183,7 @@ def get_route_info_by_topic(
         order = context.kv.get(ORDER_TOPIC_CONFIG, topic)
         if order is not None:
             route["orderTopicConf"] = order
-    strict = request.version >= V4_9_4 or _is_true(fields.get("acceptStandardJsonOnly"))
+    strict = request.version >= V4_9_4 or is_true(fields.get("acceptStandardJsonOnly"))
     if strict and not zone:  # the filter of zones writes Java's own form again
         body = orjson.dumps(route, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
     else:
@@ -338,11 +337,8 @@ def _require_clusters(
         context.guard.require(request, connection.peer, Resource(CLUSTER, cluster), action)
 
 
-def _broker(request: RemotingCommand) -> BrokerIdentity:
-    cluster, name = _required(request, "clusterName"), _required(request, "brokerName")
-    address = _required(request, "brokerAddr")
-    _required(request, "brokerId")
-    return BrokerIdentity(cluster, name, _number(request, "brokerId") or 0, address)
+def _broker(header: UnregisterBroker) -> BrokerIdentity:
+    return BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
 
 
 def _required(request: RemotingCommand, name: str) -> str:
@@ -350,20 +346,6 @@ def _required(request: RemotingCommand, name: str) -> str:
     if value is None:
         raise BadRequestError(f"the custom field <{name}> is null")
     return value
-
-
-def _number(request: RemotingCommand, name: str) -> int | None:
-    text = request.ext_fields.get(name)
-    if text is None:
-        return None
-    try:
-        return as_long(text)
-    except ValueError:
-        raise BadRequestError(f"the custom field <{name}> is no number: {text[:40]}") from None
-
-
-def _is_true(text: str | None) -> bool:
-    return text is not None and text.lower() == "true"
 
 
 def _body(request: RemotingCommand) -> bytes | None:

@@ -22,19 +22,22 @@ A ROCKETMQ header (RocketMQSerializable); all numbers big-endian:
 | 4    | remark length, then the remark |
 | 4    | length of the extension fields, then for each: 2 name length, name, 4 value length, value |
 
-Java reads a string of length 0 there as none; here it is an empty one. A JSON header is an object of the
-same, with the names code, language, version, opaque, flag, remark, extFields, and serializeTypeCurrentRPC.
+Java reads a string of length 0 there as none; here it is an empty one, which `Header.read` takes for none.
+A JSON header is an object of the same, with the names code, language, version, opaque, flag, remark,
+extFields, and serializeTypeCurrentRPC.
 """
 
 from __future__ import annotations
 
 import itertools
+import operator
 import struct
 from typing import Any
 
 import orjson
 
 from kourou.errors import KourouError
+from kourou.remoting import lenient_json
 from kourou.remoting.codes import ResponseCode
 
 JSON = 0
@@ -242,7 +245,8 @@ def _decode_json(header: memoryview) -> RemotingCommand:
                 "".join(ext_fields.values())  # the cheapest way to see that all are strings, as Java's are
             except TypeError:
                 # Other clients send numbers, and none for what they leave out.
-                ext_fields = {name: str(value) for name, value in ext_fields.items() if value is not None}
+                given = ext_fields.items()
+                ext_fields = {name: _text(value) for name, value in given if value is not None}
         command = RemotingCommand.__new__(RemotingCommand)  # without __init__, whose keywords cost 0.5 µs
         command.code = code = fields["code"]
         command._ext_fields = ext_fields
@@ -253,10 +257,25 @@ def _decode_json(header: memoryview) -> RemotingCommand:
         command.language = get("language", "OTHER")
         command.version = version = get("version", 0)
         command.serialize_type = JSON
-        code | opaque | flag | version  # all of them whole numbers, or a TypeError
+        try:
+            code | opaque | flag | version  # all of them whole numbers, or a TypeError
+        except TypeError:
+            command.code, command.opaque, command.flag, command.version = map(
+                _whole, (code, opaque, flag, version)
+            )
         return command
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadFrameError(f"header is no JSON header: {error}") from error
+
+
+def _text(value: Any) -> str:
+    """The text that Java makes of a value of JSON."""
+    return value if isinstance(value, str) else lenient_json.dumps(value).decode()
+
+
+def _whole(value: Any) -> int:
+    """A number of the header that may stand there as text, or not at all."""
+    return int(value or 0) if isinstance(value, str | None) else operator.index(value)
 
 
 def _decode_binary(header: memoryview) -> RemotingCommand:

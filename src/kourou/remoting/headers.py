@@ -6,8 +6,10 @@ A response header that has one number in it, an offset say, is written where it 
 from __future__ import annotations
 
 from dataclasses import field
+from typing import ClassVar
 
-from kourou.remoting.header import Header, header
+from kourou.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from kourou.remoting.header import Header, Long, header
 
 # Messages
 
@@ -22,28 +24,37 @@ class SendMessage(Header):
     default_topic_queue_nums: int
     queue_id: int
     sys_flag: int
-    born_timestamp: int
+    born_timestamp: Long
     flag: int
     properties: str = ""
     reconsume_times: int = 0
     unit_mode: bool = False
-    batch: bool = False
     max_reconsume_times: int | None = None
+    batch: bool = False
+
+
+@header
+class SendMessageV2(SendMessage):
+    """SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_REPLY_MESSAGE_V2 (325): the short names."""
+
+    _wire_names: ClassVar[str] = "abcdefghijklm"
+    _is_strict: ClassVar[bool] = True
 
 
 @header
 class PullMessage(Header):
     """PULL_MESSAGE (11), LITE_PULL_MESSAGE (361)."""
 
+    _is_strict: ClassVar[bool] = True
     consumer_group: str
     topic: str
     queue_id: int
-    queue_offset: int
+    queue_offset: Long
     max_msg_nums: int
     sys_flag: int
-    commit_offset: int
-    suspend_timeout_millis: int
-    sub_version: int
+    commit_offset: Long
+    suspend_timeout_millis: Long
+    sub_version: Long
     subscription: str | None = None
     expression_type: str | None = None
     max_msg_bytes: int | None = None
@@ -55,7 +66,7 @@ class PullMessage(Header):
 class ConsumerSendMsgBack(Header):
     """CONSUMER_SEND_MSG_BACK (36)."""
 
-    offset: int
+    offset: Long
     group: str
     delay_level: int
     origin_msg_id: str | None = None
@@ -83,11 +94,11 @@ class ReplyMessage(Header):
     default_topic_queue_nums: int
     queue_id: int
     sys_flag: int
-    born_timestamp: int
+    born_timestamp: Long
     flag: int
     born_host: str
     store_host: str
-    store_timestamp: int
+    store_timestamp: Long
     properties: str = ""
     reconsume_times: int = 0
     unit_mode: bool = False
@@ -100,8 +111,8 @@ class QueryMessage(Header):
     topic: str
     key: str
     max_num: int
-    begin_timestamp: int
-    end_timestamp: int
+    begin_timestamp: Long
+    end_timestamp: Long
     index_type: str | None = None
     last_key: str | None = None
 
@@ -110,7 +121,7 @@ class QueryMessage(Header):
 class ViewMessage(Header):
     """VIEW_MESSAGE_BY_ID (33): by physical offset."""
 
-    offset: int
+    offset: Long
     topic: str | None = None
 
 
@@ -120,7 +131,7 @@ class QueryConsumeQueue(Header):
 
     topic: str
     queue_id: int = 0
-    index: int = 0
+    index: Long = 0
     count: int = 0
     consumer_group: str | None = None
 
@@ -130,11 +141,12 @@ class QueryConsumeQueue(Header):
 
 @header
 class EndTransaction(Header):
-    """END_TRANSACTION (37)."""
+    """END_TRANSACTION (37): a producer commits, rolls back, or does not know yet."""
 
+    _allowed: ClassVar = {"commit_or_rollback": (0, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)}
     producer_group: str
-    tran_state_table_offset: int
-    commit_log_offset: int
+    tran_state_table_offset: Long
+    commit_log_offset: Long
     commit_or_rollback: int
     msg_id: str
     topic: str | None = None
@@ -146,8 +158,8 @@ class EndTransaction(Header):
 class CheckTransactionState(Header):
     """CHECK_TRANSACTION_STATE (39): asked of a producer."""
 
-    tran_state_table_offset: int
-    commit_log_offset: int
+    tran_state_table_offset: Long
+    commit_log_offset: Long
     topic: str | None = None
     msg_id: str | None = None
     transaction_id: str | None = None
@@ -189,7 +201,7 @@ class SearchOffset(Header):
 
     topic: str
     queue_id: int
-    timestamp: int
+    timestamp: Long
     boundary_type: str | None = None
 
 
@@ -210,7 +222,7 @@ class UpdateConsumerOffset(Header):
     consumer_group: str
     topic: str
     queue_id: int
-    commit_offset: int
+    commit_offset: Long
 
 
 @header
@@ -219,10 +231,10 @@ class ResetOffset(Header):
 
     group: str
     topic: str
-    timestamp: int
-    is_force: bool
+    timestamp: Long
+    is_force: bool = False
     queue_id: int = -1
-    offset: int | None = None
+    offset: Long | None = None
 
 
 @header
@@ -260,6 +272,7 @@ class QueryCorrectionOffset(Header):
 class CreateTopic(Header):
     """UPDATE_AND_CREATE_TOPIC (17)."""
 
+    _allowed: ClassVar = {"topic_filter_type": ("SINGLE_TAG", "MULTI_TAG")}
     topic: str
     default_topic: str
     read_queue_nums: int
@@ -393,7 +406,7 @@ class GetConsumeStats(Header):
 class GetConsumeStatsInBroker(Header):
     """GET_BROKER_CONSUME_STATS (317)."""
 
-    is_order: bool
+    is_order: bool = False
 
 
 @header
@@ -412,6 +425,30 @@ class ViewBrokerStatsData(Header):
     stats_key: str
 
 
+# Brokers and their name servers
+
+
+@header
+class UnregisterBroker(Header):
+    """UNREGISTER_BROKER (104)."""
+
+    cluster_name: str
+    broker_name: str
+    broker_addr: str
+    broker_id: Long
+
+
+@header
+class RegisterBroker(UnregisterBroker):
+    """REGISTER_BROKER (103)."""
+
+    ha_server_addr: str
+    heartbeat_timeout_millis: Long | None = None
+    enable_acting_master: bool | None = None
+    compressed: bool = False
+    body_crc32: int = 0
+
+
 # Brokers among themselves
 
 
@@ -420,7 +457,7 @@ class ExchangeHAInfo(Header):
     """EXCHANGE_BROKER_HA_INFO (906), the question and the answer."""
 
     master_ha_address: str | None = None
-    master_flush_offset: int | None = None
+    master_flush_offset: Long | None = None
     master_address: str | None = None
 
 
@@ -428,14 +465,14 @@ class ExchangeHAInfo(Header):
 class ResetMasterFlushOffset(Header):
     """RESET_MASTER_FLUSH_OFFSET (908)."""
 
-    master_flush_offset: int | None = None
+    master_flush_offset: Long | None = None
 
 
 @header
 class NotifyMinBrokerIdChange(Header):
     """NOTIFY_MIN_BROKER_ID_CHANGE (905)."""
 
-    min_broker_id: int | None = None
+    min_broker_id: Long | None = None
     broker_name: str | None = None
     min_broker_addr: str | None = None
     offline_broker_addr: str | None = None

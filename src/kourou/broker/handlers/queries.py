@@ -11,6 +11,7 @@ from kourou.remoting import lenient_json
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
+from kourou.remoting.header import is_true
 from kourou.remoting.headers import (
     GetMaxOffset,
     QueryConsumeQueue,
@@ -34,7 +35,7 @@ MAX_ENTRIES = 4096
 def query_message(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """QUERY_MESSAGE: messages by key, unique id or tag."""
     header = QueryMessage.read(request)
-    unique = request.ext_fields.get(UNIQUE_KEY_FLAG, "").lower() == "true"
+    unique = is_true(request.ext_fields.get(UNIQUE_KEY_FLAG))
     limit = UNIQUE_QUERY if unique else min(max(header.max_num, 0), MAX_QUERY)
     by_tag = not unique and header.index_type == TAG_TYPE
     found = broker.store.query_message(

@@ -10,16 +10,16 @@ from kourou.auth.rules import SUB
 from kourou.broker.handlers.queries import message_at
 from kourou.broker.send import (
     DLQ_QUEUES,
-    SendRefusedError,
     dead_letter_topic,
     most_retries,
 )
-from kourou.broker.send_headers import MAX_INT
+from kourou.broker.send_answers import SendRefusedError
 from kourou.message import properties as names
 from kourou.message.topics import RETRY_PREFIX
 from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
+from kourou.remoting.header import MAX_INT
 from kourou.remoting.headers import ConsumerSendMsgBack
 from kourou.remoting.registration import PERM_READ, PERM_WRITE, UNIT_SUB_FLAG
 from kourou.store.put import InnerMessage
