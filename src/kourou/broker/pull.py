@@ -14,7 +14,6 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from kourou.broker.filters import AnyFilter, filter_of
-from kourou.broker.header_forms import PullForm, learn_form
 from kourou.broker.sql92 import BadExpressionError
 from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.command import JSON, RESPONSE_FLAG, VERSION, RemotingCommand, frame_head
@@ -110,18 +109,6 @@ class _Hold:
         return self.deadline < other.deadline
 
 
-def _found(access: _Access, result: GetMessageResult, suggested: int, opaque: int) -> bytes | Pieces:
-    """The frame of an answer with messages. Hot."""
-    text = _FOUND_JSON % (
-        access.group.group_sys_flag, result.max_offset, result.min_offset, result.next_begin_offset,
-        suggested, access.topic.topic_sys_flag, opaque,
-    )  # fmt: skip
-    head, blocks = frame_head(JSON, text, result.buffer_total_size), result.blocks
-    if result.buffer_total_size < max(PIECES_FROM_BYTES, PIECE_BYTES * len(blocks)):
-        return head + blocks[0] if len(blocks) == 1 else b"".join((head, *blocks))
-    return [head, *blocks]
-
-
 class MessagePuller:
     """What the requests that fetch messages do, and those that wait."""
 
@@ -187,60 +174,24 @@ class MessagePuller:
         offsets.commit_pull(connection.peer, group, topic, queue_id, result.next_begin_offset)
         if result.status is not FOUND:
             return self._answer_other(connection, request, access, result, message_filter, may_hold)
-        suggested = self._count(access, queue_id, result)
-        if request.serialize_type != JSON:
-            answered = self._fields(access, result, suggested)
-            return request.response(0, answered, b"".join(result.blocks), remark="FOUND")
-        return _found(access, result, suggested, request.opaque)
+        return self._found(request, access, result, self._count(access, queue_id, result))
 
-    def take(self, connection: Connection, data: bytes, at: int, header_end: int) -> bytes | Pieces | None:
-        """The answer to a pull of the form that its connection sends, where it takes all messages and
-        there are some; None for what `pull` has to look at. Hot: the way of most pulls."""
-        form: PullForm | None = connection.pull_form
-        if form is None or (match := form.match(data, at, header_end)) is None:
-            learn_form(connection, data[at:header_end])
-            return None
-        found = match.group(*form.places)
-        group, topic = found[0].decode(), found[1].decode()
-        queue_id, offset, count, sys_flag = map(int, found[2:6])
-        access = self._accesses.get((group, topic))
-        broker = self._broker
-        offsets = broker.offsets
-        if access is None or queue_id >= access.topic.read_queue_nums:
-            return None
-        if offsets.has_reset(topic, group, queue_id):
-            return None
-        if sys_flag & SUBSCRIPTION_FLAG:
-            if (
-                access.filter is not None
-                or access.expression != form.expression
-                or self._loop.time() >= access.compensate_again
-            ):
-                return None
-        elif not self._takes_all(access, int(found[7])):
-            return None
-        result = take_all(broker.store, topic, queue_id, offset, count)
-        if result is None:
-            return None
-        if sys_flag & COMMIT_OFFSET_FLAG:
-            offsets.commit(connection.peer, group, topic, queue_id, int(found[6]))
-        offsets.commit_pull(connection.peer, group, topic, queue_id, result.next_begin_offset)
-        return _found(access, result, self._count(access, queue_id, result), int(found[8]))
-
-    def _takes_all(self, access: _Access, sub_version: int) -> bool:
-        """Whether a group's heartbeats say that it wants all messages; if not, `_group_filter` says why."""
-        name, topic = access.group.group_name, access.topic.name
-        group = self._broker.consumers.get(name)
-        if group is None or (group.is_broadcasting and not access.group.consume_broadcast_enable):
-            return False
-        subscription = group.subscriptions.get(topic)
-        return (
-            subscription is not None
-            and subscription.sub_version >= sub_version
-            and subscription.is_tag_type
-            and filter_of(subscription) is None
-            and not self._broker.groups.is_forbidden(name, topic)
-        )
+    def _found(
+        self, request: RemotingCommand, access: _Access, result: GetMessageResult, suggested: int
+    ) -> bytes | Pieces:
+        """The frame of an answer with messages. Hot."""
+        if request.serialize_type == JSON:
+            header = _FOUND_JSON % (
+                access.group.group_sys_flag, result.max_offset, result.min_offset, result.next_begin_offset,
+                suggested, access.topic.topic_sys_flag, request.opaque,
+            )  # fmt: skip
+        else:
+            fields = self._fields(access, result, suggested)
+            header = request.response(0, fields, remark="FOUND").encode_header()
+        head, blocks = frame_head(request.serialize_type, header, result.buffer_total_size), result.blocks
+        if result.buffer_total_size < max(PIECES_FROM_BYTES, PIECE_BYTES * len(blocks)):
+            return head + blocks[0] if len(blocks) == 1 else b"".join((head, *blocks))
+        return [head, *blocks]
 
     def _count(self, access: _Access, queue_id: int, result: GetMessageResult) -> int:
         """Count what was found; the broker that the next pull should go to."""

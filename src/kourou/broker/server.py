@@ -46,7 +46,7 @@ from kourou.message import properties as names
 from kourou.remoting.client import RemotingClient
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
-from kourou.remoting.connection import Connection, Shortcut
+from kourou.remoting.connection import Connection
 from kourou.remoting.headers import ConsumerGroupName
 from kourou.remoting.metrics import WatchConfig, exports
 from kourou.remoting.server import RemotingServer
@@ -183,18 +183,11 @@ class Broker:
             self.registrar = Registrar(self)
             handlers = make_handlers(self)
             guarded = self.guard.guard(handlers)
-            # Requests that are checked or counted one by one go the usual way.
-            shortcut: Shortcut | None = (
-                self.sender.take if guarded is handlers and self.metrics is None else None
-            )
-            if shortcut is not None and self.watch is not None:
-                shortcut = self.watch.timed(shortcut)
             self.server = RemotingServer(
                 guarded,
                 on_close=self._connection_lost,
                 tls=self._tls,
                 make_connection=Connection if self.watch is None else partial(TimedConnection, self.watch),
-                shortcut=shortcut,
             )
             if self.metrics is not None:
                 self.metrics.attach()

@@ -36,6 +36,7 @@ import orjson
 
 from kourou.errors import KourouError
 from kourou.remoting.codes import ResponseCode
+from kourou.remoting.layouts import Layouts, Spans
 
 JSON = 0
 ROCKETMQ = 1
@@ -215,8 +216,11 @@ def decode(data: bytes | memoryview) -> RemotingCommand:
     return decode_frame(view, 4, len(view), int.from_bytes(view[:4], "big"))
 
 
-def decode_frame(view: memoryview, at: int, end: int, word: int) -> RemotingCommand:
-    """The command of a frame whose header is at `at`; `word` is what stands before it. Hot."""
+def decode_frame(
+    view: memoryview, at: int, end: int, word: int, layouts: Layouts | None = None
+) -> RemotingCommand:
+    """The command of a frame whose header is at `at`; `word` is what stands before it. `layouts` is what is
+    known of the headers of its peer. Hot."""
     header_end = at + (word & 0xFFFFFF)
     if header_end > end:
         raise BadFrameError(f"header of {word & 0xFFFFFF} bytes does not fit a frame of {end - at}")
@@ -224,7 +228,7 @@ def decode_frame(view: memoryview, at: int, end: int, word: int) -> RemotingComm
     if serialize_type == JSON:
         command = _decode_json(view[at:header_end])
     elif serialize_type == ROCKETMQ:
-        command = _decode_binary(view[at:header_end])
+        command = _decode_binary(view[at:header_end], layouts)
     else:
         raise BadFrameError(f"unknown serialisation {serialize_type}")
     if header_end < end:
@@ -259,28 +263,38 @@ def _decode_json(header: memoryview) -> RemotingCommand:
         raise BadFrameError(f"header is no JSON header: {error}") from error
 
 
-def _decode_binary(header: memoryview) -> RemotingCommand:
+def _decode_binary(header: memoryview, layouts: Layouts | None) -> RemotingCommand:
     data = bytes(header)
     size = len(data)
     try:
         code, language, version, opaque, flag, remark_length = _BINARY_HEAD.unpack_from(data, 0)
-        at = _BINARY_HEAD.size + _checked(remark_length, size)
-        remark = str(data[_BINARY_HEAD.size : at], "utf-8", "replace") or None
+        at = _BINARY_HEAD.size
+        remark = None
+        if remark_length:
+            at += _checked(remark_length, size)
+            remark = str(data[_BINARY_HEAD.size : at], "utf-8", "replace")
         (fields_length,) = _INT.unpack_from(data, at)
         at += 4
         end = at + _checked(fields_length, size - at)
-        ext_fields = _decode_fields(data, at, end) if end > at else None
-        return RemotingCommand(
-            code, ext_fields, remark=remark, opaque=opaque, flag=flag, version=version,
-            serialize_type=ROCKETMQ, language=LANGUAGES[language] if language < len(LANGUAGES) else "OTHER",
-        )  # fmt: skip
+        command = RemotingCommand.__new__(RemotingCommand)  # without __init__: hot, as in _decode_json
+        command._ext_fields = None
+        if end > at:
+            command._ext_fields = (layouts or _NO_LAYOUTS).read(code, data, at, end)
+        command.code = code
+        command.body = None
+        command.remark = remark
+        command.opaque = opaque
+        command.flag = flag
+        command.language = LANGUAGES[language] if language < len(LANGUAGES) else "OTHER"
+        command.version = version
+        command.serialize_type = ROCKETMQ
+        return command
     except struct.error as error:
         raise BadFrameError(f"header ends early: {error}") from error
 
 
-def _decode_fields(data: bytes, at: int, end: int) -> dict[str, str]:
-    """Hot: texts are cut from one that was decoded at once, which ASCII allows."""
-    text = data.decode("ascii") if data.isascii() else None
+def _decode_fields(data: bytes, at: int, end: int, spans: Spans) -> dict[str, str]:
+    """The fields of a ROCKETMQ header, and where the value of each lies."""
     ext_fields = {}
     unpack_short, unpack_int = _SHORT.unpack_from, _INT.unpack_from
     while at < end:
@@ -294,13 +308,27 @@ def _decode_fields(data: bytes, at: int, end: int) -> dict[str, str]:
             raise BadFrameError(
                 f"lengths of {length} and {value_length} in the header, {end - at} bytes are left"
             )
-        if text is not None:
-            ext_fields[text[at:name_end]] = text[value_at:value_end]
-        else:
-            name = data[at:name_end].decode("utf-8", "replace")
-            ext_fields[name] = data[value_at:value_end].decode("utf-8", "replace")
+        name = data[at:name_end].decode("utf-8", "replace")
+        ext_fields[name] = data[value_at:value_end].decode("utf-8", "replace")
+        spans.append((name, value_at, value_end))
         at = value_end
     return ext_fields
+
+
+def new_layouts() -> Layouts:
+    """For the headers of one peer."""
+    return Layouts(_decode_fields)
+
+
+class _NoLayouts:
+    """Takes every header apart."""
+
+    @staticmethod
+    def read(code: int, data: bytes, at: int, end: int) -> dict[str, str]:
+        return _decode_fields(data, at, end, [])
+
+
+_NO_LAYOUTS = _NoLayouts()
 
 
 def _checked(length: int, most: int) -> int:
