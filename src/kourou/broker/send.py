@@ -577,8 +577,11 @@ class MessageSender:
 
         def stored(status: PutMessageStatus) -> None:
             self.waiting -= 1
-            reply = self._broker.reply_when_routed if is_new else Connection.reply
-            reply(connection, request, self._answer(request, message, result, queue_id, batch_id))
+            answer = self._answer(request, message, result, queue_id, batch_id)
+            if is_new:
+                self._broker.reply_when_routed(connection, request, answer)
+            else:
+                connection.reply(request, answer)
 
         self._broker.store.when_stored(result, message, stored)
         return None
