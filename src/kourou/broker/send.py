@@ -13,6 +13,7 @@ import math
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar
 
@@ -577,8 +578,8 @@ class MessageSender:
 
         def stored(status: PutMessageStatus) -> None:
             self.waiting -= 1
-            reply = self._broker.reply_when_routed if is_new else Connection.reply
-            reply(connection, request, self._answer(request, message, result, queue_id, batch_id))
+            reply = partial(self._broker.reply_when_routed, connection) if is_new else connection.reply
+            reply(request, self._answer(request, message, result, queue_id, batch_id))
 
         self._broker.store.when_stored(result, message, stored)
         return None
