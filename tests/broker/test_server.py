@@ -290,6 +290,20 @@ def test_all_name_servers_know_the_broker_though_one_is_dead(tmp_path, caplog):
         assert route(second, "t") is None
 
 
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_send_that_makes_a_topic_is_answered_when_name_servers_know_it(tmp_path, flush):
+    """Given a name server, and one that never answers, then the first has the route, and the other is not
+    waited for."""
+    with name_server() as server, socket.create_server((HOST, 0)) as silent:
+        addresses = f"{HOST}:{server.port};{HOST}:{silent.getsockname()[1]}"
+        config = {"namesrvAddr": addresses, "flushDiskType": flush, "registerBrokerTimeoutMills": "3000"}
+        with running(tmp_path, config) as site:
+            peer = site.connect()
+            for at in range(3):
+                assert peer.ask(send_request(f"new-{at}")).code == ResponseCode.SUCCESS
+                assert route(server, f"new-{at}") is not None
+
+
 def test_permissions_are_at_the_name_server_when_they_are_answered(tmp_path):
     with name_server() as server, running(tmp_path, {"namesrvAddr": f"{HOST}:{server.port}"}) as site:
         peer = site.connect()

@@ -13,6 +13,7 @@ import math
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar
 
@@ -74,12 +75,13 @@ OnStored = Callable[[InnerMessage, PutMessageResult], None]
 class _Target:
     """What the checks of a topic found. Hot: looked up for each message, made anew when topics change."""
 
-    __slots__ = ("config", "is_plain", "name", "puts", "queues", "sys_flag")
+    __slots__ = ("config", "is_plain", "name", "puts", "queue_ids", "queues", "sys_flag")
 
     def __init__(self, config: TopicConfig, is_batch: bool, stats: TopicStats, store_flag: int) -> None:
         self.config = config
         self.name = config.name
         self.queues = max(config.read_queue_nums, config.write_queue_nums)
+        self.queue_ids = {str(queue_id): queue_id for queue_id in range(self.queues)}
         self.puts = [stats.queue(queue_id) for queue_id in range(self.queues)]
         multi = sysflag.MULTI_TAGS if config.topic_filter_type == "MULTI_TAG" else 0
         self.sys_flag = multi | store_flag
@@ -152,16 +154,14 @@ class MessageSender:
         body = request.body
         try:
             target = self._targets[fields["b"]]
-            queue, born = fields["e"], fields["g"]
-            queue_id, born_timestamp = int(queue), int(born)
-            raw = fields["i"]
+            queue_id, born, raw = target.queue_ids[fields["e"]], fields["g"], fields["i"]
+            born_timestamp = int(born)
             is_plain = (
                 target.is_plain
-                and (digits := queue + born).isascii()
-                and digits.isdigit()
+                and born.isdigit()
+                and born.isascii()
                 and fields["f"] == fields["h"] == "0"
                 and fields.get("j", "0") == "0"
-                and queue_id < target.queues
                 and born_timestamp < 1 << 63
                 and body is not None
                 and not self._stopping
@@ -577,11 +577,8 @@ class MessageSender:
 
         def stored(status: PutMessageStatus) -> None:
             self.waiting -= 1
-            answer = self._answer(request, message, result, queue_id, batch_id)
-            if is_new:
-                self._broker.reply_when_routed(connection, request, answer)
-            else:
-                connection.reply(request, answer)
+            reply = partial(self._broker.reply_when_routed, connection) if is_new else connection.reply
+            reply(request, self._answer(request, message, result, queue_id, batch_id))
 
         self._broker.store.when_stored(result, message, stored)
         return None
