@@ -173,8 +173,13 @@ class ClientCore:
         if task is None:
             task = asyncio.get_running_loop().create_task(self._fetch_route(topic))
             self._fetching[topic] = task
-            task.add_done_callback(lambda _: self._fetching.pop(topic, None))
+            task.add_done_callback(lambda done: self._fetched(topic, done))
         return await asyncio.shield(task)
+
+    def _fetched(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
+        self._fetching.pop(topic, None)
+        if not task.cancelled():
+            task.exception()  # seen, where nobody waits for it any more
 
     async def _fetch_route(self, topic: str) -> TopicRoute:
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
