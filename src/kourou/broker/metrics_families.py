@@ -145,6 +145,9 @@ SLOW_REQUESTS = Family(
     "kourou_slow_requests_total", "counter", "Requests that took longer than slowRequestThresholdMs."
 )
 READY = Family("kourou_ready", "gauge", "1 where /ready says yes.")
+INDEX_BEHIND = Family(
+    "kourou_index_behind_bytes", "gauge", "Bytes of the log whose keys the index lacks, after a crash."
+)
 SLAVES = Family("kourou_slaves", "gauge", "Slaves that are connected to this master.")
 REGISTERED = Family("kourou_registered_name_servers", "gauge", "Name servers that know this broker.")
 
