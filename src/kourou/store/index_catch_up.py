@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STEP_BYTES = 1024 * 1024  # of the log at once: a few milliseconds in which the broker answers nobody
-PAUSE_MS = 5  # between two steps: the broker's time is first of all for its clients
+STEP_BYTES = 512 * 1024  # of the log at once: one to three milliseconds in which the broker answers nobody
+PAUSE_MS = 3  # between two steps: the broker's time is first of all for its clients
 RETRY_MS = 1000  # until a step that failed is tried again
 LOG_EVERY_PERCENT = 10
 
@@ -121,6 +121,7 @@ class IndexCatchUp:
             return
         store = self._store
         try:
+            self.offset = max(self.offset, store.commit_log.min_offset)  # old files may have gone meanwhile
             until = min(self.offset + STEP_BYTES, self._end)
             while self.offset < until:
                 self._index_some(until)
@@ -142,7 +143,6 @@ class IndexCatchUp:
     def _index_some(self, until: int) -> None:
         """Index records of one file, from the offset on."""
         commit_log = self._store.commit_log
-        self.offset = max(self.offset, commit_log.min_offset)  # old files may have been deleted meanwhile
         file = commit_log.files.find(self.offset)
         if file is None or not self._index_records(file, until - file.base):
             self.offset = min(commit_log.roll_next_file(self.offset), self._end)
@@ -158,7 +158,7 @@ class IndexCatchUp:
             self.offset = file.base + int(records.positions[-1] + records.sizes[-1])
         elif stop.reason != scan.BLANK:
             log.error(
-                "no record to index at %d (%s): the rest of its file is left out", self.offset, stop.reason
+                "no record to index at %d (%s): the rest of its file is not indexed", self.offset, stop.reason
             )
         return len(records) > 0
 

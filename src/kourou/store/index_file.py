@@ -377,7 +377,8 @@ class IndexService:
     @property
     def end_offset(self) -> int:
         """Physical offset of the newest message in the index, -1 for an empty index."""
-        return self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
+        # A new file for which there was no room may have no entry yet.
+        return next((file.end_offset for file in reversed(self.files) if file.count > 1), -1)
 
     @property
     def end_timestamp(self) -> int:
