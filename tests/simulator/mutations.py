@@ -35,6 +35,7 @@ from kourou.store.commit_log import CommitLog
 from kourou.store.disk import OsMapping
 from kourou.store.dispatch import Dispatcher
 from kourou.store.flush import CommitLogFlusher
+from kourou.store.index_catch_up import IndexCatchUp
 from kourou.store.put import MessagePutter
 from kourou.store.queue_store import ConsumeQueueStore
 from simulator.runner import play
@@ -178,6 +179,11 @@ def _locks_by_the_wall(self: QueueLocks, clock: Any) -> None:
 _locks_init = QueueLocks.__init__
 
 
+def _end_of_recovery(self: IndexCatchUp) -> int:
+    assert self._store.recovery is not None
+    return self._store.recovery.end_offset
+
+
 class Planted(NamedTuple):
     """A bug: what it is, how it is made, and the seed that finds it."""
 
@@ -292,6 +298,11 @@ PLANTED: dict[str, Planted] = {
     ),
     "deleted-group": Planted(
         "offsets of a deleted group are deleted later", ((Broker, "settle", _settles_the_first),), 141
+    ),
+    "index-seam": Planted(
+        "keys of messages that come while the index catches up are lost",
+        ((IndexCatchUp, "_end", property(_end_of_recovery)),),
+        12,
     ),
     "room-again": Planted(
         "queues that had no room are not tried again", ((Dispatcher, "retry", _nothing),), 17
