@@ -206,13 +206,13 @@ _commit_flag, _rollback_flag = sysflag.TRANSACTION_COMMIT, sysflag.TRANSACTION_R
 PLANTED: dict[str, Planted] = {
     "flush": Planted("a flush does not sync", ((OsMapping, "sync", _nothing),), 1),
     "early-ack": Planted(
-        "sends are acknowledged before the flush", ((CommitLogFlusher, "wait_for", _says_ok),), 2
+        "sends are acknowledged before the flush", ((CommitLogFlusher, "wait_for", _says_ok),), 5
     ),
     "slave-ack": Planted(
         "sends are acknowledged before the slave has them", ((MessageStore, "wait_for_slaves", _says_ok),), 0
     ),
-    "crc": Planted("recovery checks no CRC", ((_store, "recover", _recover_without_crc),), 11),
-    "cut-more": Planted("recovery cuts the last good record", ((_recovery, "_cut", _cut_one_more),), 1),
+    "crc": Planted("recovery checks no CRC", ((_store, "recover", _recover_without_crc),), 2),
+    "cut-more": Planted("recovery cuts the last good record", ((_recovery, "_cut", _cut_one_more),), 2),
     "cut-nothing": Planted("recovery leaves what is behind the end", ((_recovery, "_cut", _cut_nothing),), 0),
     "config-sync": Planted(
         "config files are renamed before they are synced",
@@ -271,10 +271,10 @@ PLANTED: dict[str, Planted] = {
     "set-back": Planted(
         "what waits longer than its level says is delivered at once, as in Java",
         ((ClockSteps, "left_ms", _now_if_too_long),),
-        2,
+        7,
     ),
     "set-ahead": Planted(
-        "delayed messages are due by the time of day alone", ((ClockSteps, "today", _as_it_says),), 2
+        "delayed messages are due by the time of day alone", ((ClockSteps, "today", _as_it_says),), 7
     ),
     "clock-file": Planted(
         "a restart forgets that the clock was set", ((ClockSteps, "_read", _nothing_known),), 7

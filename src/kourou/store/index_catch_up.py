@@ -110,9 +110,11 @@ class IndexCatchUp:
         self._store.post(self.step)
 
     def finish(self) -> None:
-        """By the owner of a store that serves nobody: do all of it."""
+        """By the owner of a store that serves nobody: do all of it, and bring full files to the disk."""
         while self.is_behind and not self.failure:
             self.step()
+        checkpoint = self._store.checkpoint
+        checkpoint.index_msg_timestamp = self._store.index.flush_full() or checkpoint.index_msg_timestamp
 
     def step(self) -> None:
         """By the owner: index a few milliseconds' worth of the log."""
