@@ -4,7 +4,8 @@ A log is written once (10 GiB of 1 KiB messages), then both brokers recover the 
 other: once as a killed broker leaves them, and once with the log alone left (consume queues, index and
 checkpoint lost), so that all of it has to be read. Before each the files are dropped from the page cache. The
 time goes from the start of the process to the first accepted send; then the broker is asked for its last
-offsets, which must be those of the log. The limit is a raw read of the log.
+offsets, which must be those of the log. The index need not be complete by then: Kourou's catches up later,
+Java's stays without the messages of the file that was open. The limit is a raw read of the log.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def main(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps(found, indent=2))
     else:
-        lines = [_line(case, found) for case in CASES]
+        lines = [_line(case, found) for case in _cases(options)]
         print_lines(lines, f"Recovery of {options.gib:g} GiB, from the process to the first accepted send")
     return 0
 
@@ -66,6 +67,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--gib", type=float, default=10.0, help="size of the log (%(default)s)")
     parser.add_argument("--only", choices=BROKERS, help="one broker alone")
+    parser.add_argument("--case", choices=CASES, help="one case alone")
     parser.add_argument("--dir", type=Path, default=os.environ.get("BENCH_DIR"), help="where the store lies")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     return parser.parse_args(arguments)
@@ -83,7 +85,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         expected = _fill(root, at, options.gib)
         _forget(store)
         read_s = read_seconds(*sorted((store / "commitlog").iterdir()))
-        for case in CASES:
+        for case in _cases(options):
             for name in names:
                 _set_up(store, case)
                 say(f"{name}, {case} … ", end="")
@@ -94,7 +96,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                     broker.process.wait()
                 say(f"{seconds[name][case]:.1f} s")
     found = {"machine": machine(), "gib": options.gib, "seconds": seconds, "raw_read_s": read_s}
-    return {**found, "lines": [_line(case, found).as_json() for case in CASES]}
+    return {**found, "lines": [_line(case, found).as_json() for case in _cases(options)]}
+
+
+def _cases(options: argparse.Namespace) -> list[str]:
+    return [options.case] if options.case else CASES
 
 
 def _line(case: str, found: dict[str, Any]) -> Line:

@@ -1,4 +1,4 @@
-"""Recovery of a 1 GiB log after a crash: every record checked, queues and index made to agree."""
+"""Recovery of a 1 GiB log after a crash: every record checked and queues made to agree; then its index."""
 
 from __future__ import annotations
 
@@ -25,29 +25,35 @@ def run() -> list[Row]:
                 if what == "log alone left":
                     shutil.rmtree(root / "consumequeue")
                     shutil.rmtree(root / "index")
-                rows.append(
-                    Row(
-                        f"recovery of 1 GiB, {body_size} B, {what}",
-                        _recovery_seconds(root),
-                        read_s,
-                        "s",
-                        "raw read of the log into memory",
-                        expected,
-                        lower_is_better=True,
+                load_s, index_s = _recovery_seconds(root)
+                for part, seconds, most in ((what, load_s, expected), (f"index, {what}", index_s, None)):
+                    rows.append(
+                        Row(
+                            f"recovery of 1 GiB, {body_size} B, {part}",
+                            seconds,
+                            read_s,
+                            "s",
+                            "raw read of the log into memory",
+                            most,
+                            lower_is_better=True,
+                        )
                     )
-                )
     return rows
 
 
-def _recovery_seconds(root: Path) -> float:
-    """The checkpoint is reset, so that all of the log has to be looked at."""
+def _recovery_seconds(root: Path) -> tuple[float, float]:
+    """Until the store is open, and from then until its index is complete if nothing else is done.
+
+    The checkpoint is reset, so that all of the log has to be looked at."""
     (root / "checkpoint").write_bytes(bytes(4096))
     (root / "abort").touch()
     store = MessageStore(MessageStoreConfig(store_path_root_dir=str(root)))
     os.sync()  # what filling left behind must not be paid for here
     start = time.perf_counter()
     report = store.load()
-    elapsed = time.perf_counter() - start
+    opened = time.perf_counter()
     assert report.records > 0
+    store.index_catch_up.finish()
+    complete = time.perf_counter()
     store.abandon()
-    return elapsed
+    return opened - start, complete - opened

@@ -116,7 +116,7 @@ STORE = {
     "maxHashSlotNum": "Slots of a file of the index.",
     "maxIndexNum": "Entries of a file of the index.",
     "messageIndexEnable": "Write an index of keys.",
-    "messageIndexSafe": "Recover from where the index is on the disk, too.",
+    "messageIndexSafe": "No effect: after a crash the index is always made complete.",
     "warmMapedFileEnable": "Touch each page of a file of the log when it is made. The spelling is Java's.",
     "transientStorePoolEnable": "Write to buffers first, and from them to the files.",
     "transientStorePoolSize": "How many buffers, each as large as a file of the log.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from kourou.message.codec import StoredMessage, decode
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.headers import CheckTransactionState, EndTransaction
-from kourou.store import PutMessageStatus
+from kourou.store import PutMessageStatus, index_catch_up
+from kourou.store.index_catch_up import IndexCatchUp
 from kourou.store.put import InnerMessage
 from kourou.testing.cluster import SMALL_STORE
 from support.golden import unpack
@@ -394,6 +396,41 @@ def test_a_crash_between_commits_and_their_op_messages_gives_each_message_once(t
         assert committed(broker) == [b"body %d" % number for number in range(count)]
 
     run(tmp_path, clock, producer, before)
+    run(tmp_path, clock, producer, after)
+
+
+def test_what_was_committed_before_a_crash_is_not_decided_before_the_index_is_complete(
+    tmp_path, clock, producer, monkeypatch
+):
+    """The index alone tells whether a half was committed. Until it does, nothing becomes of the half."""
+
+    async def before(broker: Broker) -> None:
+        for number in range(100):
+            end(broker, prepare(broker, clock, number), COMMIT)
+        prepare(broker, clock, 100)
+        broker.transactions._unwritten.clear()  # what a crash takes
+
+    async def after(broker: Broker) -> None:
+        assert broker.store.index_catch_up.is_behind
+        last, undecided = halves(broker)[99:101]
+        assert end(broker, last, COMMIT, check=True) == ResponseCode.SYSTEM_ERROR
+        clock.time_ms += 60_000
+        await broker.transactions.check()
+        assert producer.asked == []
+        assert list(broker.transactions.overdue()) == []
+
+        broker.store.index_catch_up.finish()
+        await broker.transactions.check()
+        assert [CheckTransactionState.read(asked).msg_id for asked in producer.asked] == ["U100"]
+        assert end(broker, last, COMMIT, check=True) == ResponseCode.SUCCESS
+        assert end(broker, undecided, COMMIT, check=True) == ResponseCode.SUCCESS
+        assert committed(broker) == [b"body %d" % number for number in range(101)]
+
+    run(tmp_path, clock, producer, before)
+    (tmp_path / "store" / "abort").touch()
+    shutil.rmtree(tmp_path / "store" / "index")
+    monkeypatch.setattr(index_catch_up, "STEP_BYTES", 1000)
+    monkeypatch.setattr(IndexCatchUp, "run_once", lambda self: None)
     run(tmp_path, clock, producer, after)
 
 

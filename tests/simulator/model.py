@@ -90,6 +90,7 @@ class Model:
 
 def check_rebuilt(store: MessageStore) -> None:
     """Queues that are made from the log are those that the store has, byte by byte; no key is missing."""
+    assert not store.index_catch_up.is_behind, "the index does not catch up"
     store.index.write_pending()
     root = Path(store.root)
     again = root.parent.parent / f"{root.parent.name}-again"

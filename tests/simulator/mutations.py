@@ -35,6 +35,7 @@ from kourou.store.commit_log import CommitLog
 from kourou.store.disk import OsMapping
 from kourou.store.dispatch import Dispatcher
 from kourou.store.flush import CommitLogFlusher
+from kourou.store.index_catch_up import IndexCatchUp
 from kourou.store.put import MessagePutter
 from kourou.store.queue_store import ConsumeQueueStore
 from simulator.runner import play
@@ -178,6 +179,11 @@ def _locks_by_the_wall(self: QueueLocks, clock: Any) -> None:
 _locks_init = QueueLocks.__init__
 
 
+def _end_of_recovery(self: IndexCatchUp) -> int:
+    assert self._store.recovery is not None
+    return self._store.recovery.end_offset
+
+
 class Planted(NamedTuple):
     """A bug: what it is, how it is made, and the seed that finds it."""
 
@@ -200,13 +206,13 @@ _commit_flag, _rollback_flag = sysflag.TRANSACTION_COMMIT, sysflag.TRANSACTION_R
 PLANTED: dict[str, Planted] = {
     "flush": Planted("a flush does not sync", ((OsMapping, "sync", _nothing),), 1),
     "early-ack": Planted(
-        "sends are acknowledged before the flush", ((CommitLogFlusher, "wait_for", _says_ok),), 2
+        "sends are acknowledged before the flush", ((CommitLogFlusher, "wait_for", _says_ok),), 5
     ),
     "slave-ack": Planted(
         "sends are acknowledged before the slave has them", ((MessageStore, "wait_for_slaves", _says_ok),), 0
     ),
-    "crc": Planted("recovery checks no CRC", ((_store, "recover", _recover_without_crc),), 11),
-    "cut-more": Planted("recovery cuts the last good record", ((_recovery, "_cut", _cut_one_more),), 1),
+    "crc": Planted("recovery checks no CRC", ((_store, "recover", _recover_without_crc),), 2),
+    "cut-more": Planted("recovery cuts the last good record", ((_recovery, "_cut", _cut_one_more),), 2),
     "cut-nothing": Planted("recovery leaves what is behind the end", ((_recovery, "_cut", _cut_nothing),), 0),
     "config-sync": Planted(
         "config files are renamed before they are synced",
@@ -265,10 +271,10 @@ PLANTED: dict[str, Planted] = {
     "set-back": Planted(
         "what waits longer than its level says is delivered at once, as in Java",
         ((ClockSteps, "left_ms", _now_if_too_long),),
-        2,
+        7,
     ),
     "set-ahead": Planted(
-        "delayed messages are due by the time of day alone", ((ClockSteps, "today", _as_it_says),), 2
+        "delayed messages are due by the time of day alone", ((ClockSteps, "today", _as_it_says),), 7
     ),
     "clock-file": Planted(
         "a restart forgets that the clock was set", ((ClockSteps, "_read", _nothing_known),), 7
@@ -292,6 +298,11 @@ PLANTED: dict[str, Planted] = {
     ),
     "deleted-group": Planted(
         "offsets of a deleted group are deleted later", ((Broker, "settle", _settles_the_first),), 141
+    ),
+    "index-seam": Planted(
+        "keys of messages that come while the index catches up are lost",
+        ((IndexCatchUp, "_end", property(_end_of_recovery)),),
+        12,
     ),
     "room-again": Planted(
         "queues that had no room are not tried again", ((Dispatcher, "retry", _nothing),), 17

@@ -38,6 +38,7 @@ NAMESRV = f"{HOSTS['namesrv']}:9876"
 BROKER_PORT = 10911
 THREAD_S = (0.0002, 0.01)
 SLOW_S = (0.05, 3.0)
+INDEX_STEP_BYTES, INDEX_PAUSE_MS = 2048, 20
 WHEEL_SLOTS = 1024
 
 _T = TypeVar("_T")
@@ -193,6 +194,9 @@ class World:
             mock.patch("kourou.store.timer_wheel.WHEEL_SIZE", WHEEL_SLOTS * SLOT.size),
             mock.patch("kourou.broker.timer.SLOTS", WHEEL_SLOTS),
             mock.patch("kourou.store.message_store.ServiceThread", self._service),
+            # An index catches up in many steps: brokers serve and die on the way.
+            mock.patch("kourou.store.index_catch_up.STEP_BYTES", INDEX_STEP_BYTES),
+            mock.patch("kourou.store.message_store.PAUSE_MS", INDEX_PAUSE_MS),
             mock.patch("kourou.store.allocate.ThreadPoolExecutor", InlineExecutor),
             mock.patch("kourou.remoting.server._listen", self._listen),
         ]

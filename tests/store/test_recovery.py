@@ -110,7 +110,8 @@ def messages_of(store: MessageStore) -> list[StoredMessage]:
 
 
 def assert_consistent(store: MessageStore) -> None:
-    """Log, queues and index say the same."""
+    """Log, queues and index, once it has caught up, say the same."""
+    store.index_catch_up.finish()
     records = {message.physical_offset: message for message in messages_of(store)}
     in_queues = set()
     for queue in store.queues:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
 
@@ -29,11 +30,14 @@ from kourou.remoting.headers import ConsumeMessageDirectly, QueryConsumeQueue, Q
 from kourou.remoting.lenient_json import MessageQueue
 from kourou.remoting.subscription import ALL
 
+log = logging.getLogger(__name__)
+
 TOOLS_GROUP = "TOOLS_CONSUMER"  # every broker has it, for tools that read
 PRODUCER_GROUP = "kourou-admin"
 KEY_TYPES = ("K", "T")  # what the index knows: keys and tags
 UNIQUE_SPAN_MS = 36 * 3600 * 1000  # how far from now unique ids are looked for, as Java does
 MAX_FOUND = 64
+INCOMPLETE = "not complete"  # how the remark of a broker begins that makes its index anew after a crash
 FOREVER_MS = (1 << 63) - 1
 
 # What a message is given on its way; a message that is sent again gets its own.
@@ -127,8 +131,10 @@ class Messages:
                 answer = await self._link.ask(address, RequestCode.QUERY_MESSAGE, fields)
             except RefusedError as error:
                 if error.code == ResponseCode.QUERY_NOT_FOUND:
+                    _warn_if_incomplete(name, error.remark)
                     return []
                 raise
+            _warn_if_incomplete(name, answer.remark)
             return self._decode(header.topic, name, bytes(answer.body or b""))
 
         parts = await asyncio.gather(*(ask(name, address) for name, address in brokers.items()))
@@ -292,3 +298,8 @@ class Messages:
             found.get("remark"),
             int(found.get("spentTimeMills") or 0),
         )
+
+
+def _warn_if_incomplete(broker: str, remark: str | None) -> None:
+    if remark and remark.startswith(INCOMPLETE):
+        log.warning("broker %s: %s", broker, remark)

@@ -408,6 +408,7 @@ class BrokerMetrics:
         page.add_value(families.CONNECTIONS, len(broker.server.connections))
         page.add_value(families.SLOW_REQUESTS, 0 if broker.watch is None else broker.watch.slow_requests)
         page.add_value(families.REGISTERED, len(broker.registrar.registered_at))
+        page.add_value(families.INDEX_BEHIND, broker.store.index_catch_up.behind_bytes)
         if broker.config.store.broker_role is not BrokerRole.SLAVE:
             page.add_value(families.SLAVES, len(broker.replication.slaves))
 

@@ -145,6 +145,9 @@ SLOW_REQUESTS = Family(
     "kourou_slow_requests_total", "counter", "Requests that took longer than slowRequestThresholdMs."
 )
 READY = Family("kourou_ready", "gauge", "1 where /ready says yes.")
+INDEX_BEHIND = Family(
+    "kourou_index_behind_bytes", "gauge", "Bytes of the log whose keys the index lacks, after a crash."
+)
 SLAVES = Family("kourou_slaves", "gauge", "Slaves that are connected to this master.")
 REGISTERED = Family("kourou_registered_name_servers", "gauge", "Name servers that know this broker.")
 
@@ -155,5 +158,5 @@ FAMILIES = (
     RPC_LATENCY, STORAGE_SIZE, FLUSH_BEHIND, DISPATCH_BEHIND, RESERVE_TIME, TIMER_ENQUEUE_LAG,
     TIMER_ENQUEUE_LATENCY, TIMER_DEQUEUE_LAG, TIMER_DEQUEUE_LATENCY, TIMING_MESSAGES, TIMER_DEQUEUED,
     TIMER_ENQUEUED, TIMER_SNAPSHOT, DELAY_LATENCY, HELD_PULLS, CONNECTIONS, SLOW_REQUESTS, READY,
-    SLAVES, REGISTERED,
+    SLAVES, REGISTERED, INDEX_BEHIND,
 )  # fmt: skip

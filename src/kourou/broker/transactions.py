@@ -56,6 +56,9 @@ MAX_DIGITS = 19  # of a number in a property: it fits a long
 INDEX_PRECISION_MS = 2000  # an index entry has whole seconds
 RETRY_S = 1.0  # until an op message that the store did not take is tried again
 
+# A producer that hears this, or hears nothing because it does not wait for an answer, is asked by a check.
+_NOT_KNOWN_YET = "whether it was committed before the broker started is not known until the index is complete"
+
 # What checks note in a half. One that a sender sets could have halves of others left out.
 _OF_CHECKS = (names.TRANSACTION_CHECK_TIMES, names.TRANSACTION_PREPARED_QUEUE_OFFSET)
 
@@ -134,8 +137,13 @@ class TransactionService:
         if not header.from_transaction_check and self._is_too_late(half):
             return request.response(ResponseCode.ILLEGAL_OPERATION)
         offset = self._newest.get(_key(half.properties), half.queue_offset)
-        if offset in self._resolved or (self._may_be_committed(offset) and self._was_committed(half)):
+        if offset in self._resolved:
             return request.response()  # said before
+        if self._may_be_committed(offset):
+            if self._was_committed(half):
+                return request.response()
+            if self._broker.store.index_catch_up.is_behind:
+                return request.response(ResponseCode.SYSTEM_ERROR, remark=_NOT_KNOWN_YET)
         committed = outcome == sysflag.TRANSACTION_COMMIT
         if committed:
             result = self._broker.put(_final_message(half))
@@ -317,6 +325,8 @@ class TransactionService:
     def overdue(self) -> Iterator[StoredMessage]:
         """The halves that a producer should have ended by now and has not; what comes before is passed."""
         self._broker.store.look_at_clock()
+        if self._broker.store.index_catch_up.is_behind:
+            return  # as in `check`
         queue = self._broker.store.queues.get(TRANS_HALF_TOPIC, QUEUE)
         for entry in queue.iterate(max(self._half_at, queue.min_offset)) if queue is not None else ():
             half = None
@@ -338,8 +348,10 @@ class TransactionService:
 
     async def check(self) -> None:
         """Pass the halves that are resolved, and ask for those that have been unresolved for too long."""
-        await self._find_committed()
         store = self._broker.store
+        if store.index_catch_up.is_behind:
+            return  # which of them were committed is told by the index alone
+        await self._find_committed()
         store.look_at_clock()
         # By its place and not, as in Java, by its time: the clock may have been ahead when it was stored.
         began_at = store.max_offset(TRANS_HALF_TOPIC, QUEUE)

@@ -47,10 +47,11 @@ class NoRouteError(ClientError):
 
 
 class RefusedError(ClientError):
-    """A broker said no; `code` is its response code."""
+    """A broker said no; `code` is its response code, `remark` its words."""
 
     def __init__(self, address: str, what: str, answer: RemotingCommand) -> None:
         self.code = answer.code
+        self.remark = answer.remark
         try:
             name = ResponseCode(answer.code).name
         except ValueError:

@@ -150,8 +150,9 @@ class _Planner:
         return list(self.ranges(0, self.end)) if found is None else found
 
     def _is_trusted(self) -> bool:
-        """Whether queues and index are whole: closed well, or in the hands of a broker."""
-        return not self._store.aborted or self._store.lock_holder is not None
+        """Whether queues and index are whole: closed well or in the hands of a broker, and no key missing."""
+        in_order = not self._store.aborted or self._store.lock_holder is not None
+        return in_order and not self._store.lacks_keys
 
     # By log
 

@@ -1,9 +1,10 @@
 """Bulk dispatch: thousands of records of the log to their queues and to the index at once.
 
 What `Dispatcher` does for one record as it is appended, this does for a stretch of the log, for recovery
-and for rebuilding: the same bytes in a third of the time. `message.scan` finds and checks the records;
-entries are grouped by queue and keys are hashed with numpy. Records that need more than that (delayed
-ones, inner batches, filter bitmaps, light queues) go to their queues one by one.
+(queues alone), for an index that catches up (keys alone) and for rebuilding: the same bytes in a third of
+the time. `message.scan` finds and checks the records; entries are grouped by queue and keys are hashed with
+numpy. Records that need more than that (delayed ones, inner batches, filter bitmaps, light queues) go to
+their queues one by one.
 """
 
 from __future__ import annotations
@@ -75,10 +76,10 @@ class BulkDispatcher:
         self._topic_table = scan.TopicTable()
         self._topics = self._topic_table.names
 
-    def dispatch_file(
-        self, file: MappedFile, *, queues_from: int = 0, index_from: int = 0, check_crc: bool = True
-    ) -> Ended:
-        """Check the records of a file from its begin; dispatch those at and behind two physical offsets."""
+    def dispatch_file(self, file: MappedFile, *, queues_from: int = 0, check_crc: bool = True) -> Ended:
+        """Check the records of a file from its begin; give those from a physical offset on their queue
+        entries. Their keys are IndexCatchUp's business."""
+        assert self._index.is_behind
         view = file.view
         position, count, last_offset = 0, 0, -1
         at_once = not self._config.force_verify_prop_crc
@@ -88,7 +89,7 @@ class BulkDispatcher:
                 records, _ = scan.read_records(view, found, check_crc=check_crc)
                 records, requests = self._look_closer(view, records)
                 if len(records):
-                    self._dispatch(view, records, requests, queues_from, index_from)
+                    self._dispatch(view, records, requests, queues_from)
                     count += len(records)
                     last_offset = file.base + int(records.positions[-1])
                     position = int(records.positions[-1] + records.sizes[-1])
@@ -103,7 +104,7 @@ class BulkDispatcher:
             if verdict.physical_offset != file.base + position:
                 reason = f"a record that says it lies at {verdict.physical_offset}"
                 return Ended(position, reason, False, count, last_offset)
-            self._dispatch_one(verdict, queues_from, index_from)
+            self._dispatch_one(verdict, queues_from)
             count += 1
             last_offset = verdict.physical_offset
             position += verdict.size
@@ -112,19 +113,17 @@ class BulkDispatcher:
         """Dispatch records that are found already; how many: the first with a damaged property ends them."""
         records, requests = self._look_closer(view, records)
         if len(records):
-            self._dispatch(view, records, requests, 0, 0)
+            self._dispatch(view, records, requests, 0)
         return len(records)
 
-    def _dispatch_one(self, request: DispatchRequest, queues_from: int, index_from: int) -> None:
+    def index_records(self, view: memoryview, records: Records) -> None:
+        """Give records that are found already their keys alone."""
+        self._dispatch_to_index(self._stretch(view, records, {}))
+
+    def _dispatch_one(self, request: DispatchRequest, queues_from: int) -> None:
         if request.in_queue and request.physical_offset >= queues_from:
             self._queues.dispatch(request)
             self._note_dispatched(request.store_timestamp, request.physical_offset)
-        if not (request.in_index and self._config.message_index_enable):
-            return
-        if request.physical_offset >= max(index_from, self._index.end_offset):
-            self._index.add_message(
-                request.topic, request.properties, request.physical_offset, request.store_timestamp
-            )
 
     def _note_dispatched(self, timestamp: int, offset: int) -> None:
         if self._checkpoint is not None:
@@ -163,7 +162,6 @@ class BulkDispatcher:
         records: Records,
         requests: dict[int, DispatchRequest],
         queues_from: int,
-        index_from: int,
     ) -> None:
         """Dispatch records in parts that end with a deletion: what follows one begins new queues."""
         begin = 0
@@ -171,7 +169,7 @@ class BulkDispatcher:
         for end in (*deletions, len(records)):
             if begin < end:
                 part = {row - begin: request for row, request in requests.items() if begin <= row < end}
-                self._dispatch_part(view, records[begin:end], part, queues_from, index_from)
+                self._dispatch_part(view, records[begin:end], part, queues_from)
             begin = end
 
     def _dispatch_part(
@@ -180,10 +178,20 @@ class BulkDispatcher:
         records: Records,
         requests: dict[int, DispatchRequest],
         queues_from: int,
-        index_from: int,
     ) -> None:
+        stretch = self._stretch(view, records, requests)
+        transaction = records.header["sys_flag"] & sysflag.TRANSACTION_MASK
+        visible = (transaction == sysflag.TRANSACTION_NOT) | (transaction == sysflag.TRANSACTION_COMMIT)
+        rows = np.flatnonzero(visible & (stretch.offsets >= queues_from))
+        if len(rows):
+            self._dispatch_to_queues(view, stretch, rows)
+            self._note_dispatched(int(stretch.timestamps[rows[-1]]), int(stretch.offsets[rows[-1]]))
+        if self._config.message_index_enable and not self._index.is_behind:
+            self._dispatch_to_index(stretch)
+
+    def _stretch(self, view: memoryview, records: Records, requests: dict[int, DispatchRequest]) -> _Stretch:
         header = records.header
-        stretch = _Stretch(
+        return _Stretch(
             records,
             requests,
             header["physical_offset"].astype(np.int64),
@@ -191,19 +199,6 @@ class BulkDispatcher:
             self._topic_table.number_all(view, records),
             join_properties(view, records),
         )
-        transaction = header["sys_flag"] & sysflag.TRANSACTION_MASK
-        visible = (transaction == sysflag.TRANSACTION_NOT) | (transaction == sysflag.TRANSACTION_COMMIT)
-        rows = np.flatnonzero(visible & (stretch.offsets >= queues_from))
-        if len(rows):
-            self._dispatch_to_queues(view, stretch, rows)
-            self._note_dispatched(int(stretch.timestamps[rows[-1]]), int(stretch.offsets[rows[-1]]))
-        indexed = transaction != sysflag.TRANSACTION_ROLLBACK
-        indexed &= stretch.offsets >= max(index_from, self._index.end_offset)
-        if self._config.message_index_enable and indexed.any():
-            rows, hashes = self._hash_keys(stretch)
-            keep = indexed[rows]
-            rows = rows[keep]
-            self._index.put_hashed(hashes[keep], stretch.offsets[rows], stretch.timestamps[rows])
 
     # Queues
 
@@ -239,6 +234,17 @@ class BulkDispatcher:
         return queue if isinstance(queue, ConsumeQueue) and queue.ext is None else None
 
     # Index
+
+    def _dispatch_to_index(self, stretch: _Stretch) -> None:
+        """Write the keys of records, from where the index ends."""
+        transaction = stretch.records.header["sys_flag"] & sysflag.TRANSACTION_MASK
+        indexed = transaction != sysflag.TRANSACTION_ROLLBACK
+        indexed &= stretch.offsets >= self._index.end_offset
+        if indexed.any():
+            rows, hashes = self._hash_keys(stretch)
+            keep = indexed[rows]
+            rows = rows[keep]
+            self._index.put_hashed(hashes[keep], stretch.offsets[rows], stretch.timestamps[rows])
 
     def _hash_keys(self, stretch: _Stretch) -> tuple[Integers, Integers]:
         """The hashes of all keys in the order they have in the index, and the row of each."""

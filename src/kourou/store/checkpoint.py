@@ -10,6 +10,8 @@ Layout (StoreCheckpoint; the seeds show the first three). One page of 4096 bytes
 | 24     | 8    | masterFlushedOffset |
 | 32     | 8    | confirmPhyOffset |
 | 40     | 8    | logicsPhysicalOffset: physical offset that belongs to logicsMsgTimestamp |
+| 4088   | 8    | Kourou's own, where Java has zeros: while the index is made anew, the physical offset |
+|        |      | before which messages have their keys (index_catch_up.py); 0 if the index is complete |
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ import struct
 from kourou.store.disk import PAGE_SIZE, Disk
 
 _WORDS = struct.Struct(">6q")
+_INDEX_OFFSET = struct.Struct(">q")
+_INDEX_OFFSET_AT = PAGE_SIZE - _INDEX_OFFSET.size
 
 
 class StoreCheckpoint:
@@ -34,6 +38,7 @@ class StoreCheckpoint:
             self.confirm_phy_offset,
             self.logics_physical_offset,
         ) = self.words()
+        (self.index_offset,) = _INDEX_OFFSET.unpack_from(self._mapping.view, _INDEX_OFFSET_AT)
         # Dispatched, but not known to be on disk: they become the logics values with the next full flush.
         self.dispatched_msg_timestamp = 0
         self.dispatched_physical_offset = 0
@@ -50,6 +55,7 @@ class StoreCheckpoint:
             self.physic_msg_timestamp, self.logics_msg_timestamp, self.index_msg_timestamp,
             self.master_flushed_offset, self.confirm_phy_offset, self.logics_physical_offset,
         )  # fmt: skip
+        _INDEX_OFFSET.pack_into(self._mapping.view, _INDEX_OFFSET_AT, self.index_offset)
         self._mapping.sync()
 
     def close(self) -> None:

@@ -328,6 +328,7 @@ class IndexService:
         self.on_failed: Callable[[str], None] = log.error  # who has to know that keys cannot be written
         self.on_restored: Callable[[str], None] = log.info  # and that they can be again
         self._failure: str | None = None
+        self.is_behind = False  # IndexCatchUp alone writes: it reads the keys of all records from the log
 
     def load(self, last_exit_ok: bool, index_msg_timestamp: int) -> list[str]:
         """Map the files; after a crash those that were not known to be on disk are dropped, and named.
@@ -376,7 +377,8 @@ class IndexService:
     @property
     def end_offset(self) -> int:
         """Physical offset of the newest message in the index, -1 for an empty index."""
-        return self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
+        # A new file for which there was no room may have no entry yet.
+        return next((file.end_offset for file in reversed(self.files) if file.count > 1), -1)
 
     @property
     def end_timestamp(self) -> int:
@@ -437,11 +439,13 @@ class IndexService:
             self.on_restored(failure)
 
     def write_pending(self) -> None:
-        """Write the keys that wait."""
+        """Write the keys that wait; while the index is behind they need not wait, the log has them."""
         pending = self._pending
         if not pending:
             return
         self._pending = []
+        if self.is_behind:
+            return
         done = 0
         try:
             while done < len(pending):
@@ -449,6 +453,12 @@ class IndexService:
         except BaseException:
             self._pending = pending[done:] + self._pending
             raise
+
+    def take_over(self, offset: int) -> None:
+        """All records before an offset have their keys: from now on those of live dispatch are written."""
+        of_later = [at for at in range(0, len(self._pending), KEY_WIDTH) if self._pending[at + 2] >= offset]
+        self._pending = self._pending[of_later[0] :] if of_later else []
+        self.is_behind = False
 
     def put_hashed(self, hashes: Integers, offsets: Integers, timestamps: Integers) -> None:
         """Write keys that are hashed already."""
@@ -533,6 +543,7 @@ class IndexService:
         for file in self.files:
             file.close()
         self.files.clear()
+        self.is_behind = False  # a step that waits finds nothing to do any more
 
     def destroy(self) -> None:
         """Remove the index from the disk."""

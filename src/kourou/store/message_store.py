@@ -34,6 +34,7 @@ from kourou.store.config import BrokerRole, MessageStoreConfig
 from kourou.store.disk import Disk, Lock, OsDisk
 from kourou.store.dispatch import Dispatcher
 from kourou.store.flush import CommitLogCommitter, CommitLogFlusher, QueueFlusher
+from kourou.store.index_catch_up import PAUSE_MS, IndexCatchUp
 from kourou.store.index_file import IndexService
 from kourou.store.mapped_file import MappedFile, TransientStorePool
 from kourou.store.plain import PlainPutter
@@ -78,7 +79,7 @@ class MessageStore:
         self.disk: Disk = disk or OsDisk()
         self.clock: Clock = clock or SystemClock()
         self._inbox = Inbox()
-        self._post = post or self._inbox.post
+        self.post = post or self._inbox.post  # has the owner call something
         self.root = config.store_path_root_dir
         self.stats = StoreStats(self.clock)
         self._pool: TransientStorePool | None = None
@@ -92,6 +93,7 @@ class MessageStore:
         self.retention = Retention(self)
         self.dispatcher = Dispatcher(self.commit_log, self.queues, self.index, config, self._stop_taking)
         self.dispatcher.on_restored = self._take_again
+        self.index_catch_up = IndexCatchUp(self)
 
         self._lock: Lock | None = None
         self._started = False
@@ -138,6 +140,7 @@ class MessageStore:
                 # The files that are made instead have the times of old messages, and are not on the disk yet.
                 self.checkpoint.index_msg_timestamp = self.index.end_timestamp
                 self.checkpoint.flush()
+            self.index.is_behind = True  # until it has caught up with what recovery finds
             self.recovery = recover(self, last_exit_ok)
             self.recovery.dropped_index_files = dropped
             self.recovery.log(log)
@@ -150,13 +153,14 @@ class MessageStore:
         self.queues.flush_log = self._flush_log
         self.queues.on_deleted = self._topic_deleted
         self.dispatcher.dispatched_offset = self.commit_log.max_offset
+        self.index_catch_up.begin(self.recovery.index_offset)
         files, config, clock, reput = self.commit_log.files, self.config, self.clock, self.dispatcher.reput
         self.flusher = CommitLogFlusher(
-            files, config, clock, self.checkpoint, self._post, reput, self._stop_taking
+            files, config, clock, self.checkpoint, self.post, reput, self._stop_taking
         )
-        self._committer = CommitLogCommitter(files, config, clock, self._post, reput)
+        self._committer = CommitLogCommitter(files, config, clock, self.post, reput)
         self._queue_flusher = QueueFlusher(
-            self.queues, self.index, config, clock, self.checkpoint, self._post, self.dispatcher.retry
+            self.queues, self.index, config, clock, self.checkpoint, self.post, self.dispatcher.retry
         )
         return self.recovery
 
@@ -189,6 +193,10 @@ class MessageStore:
             ServiceThread("kourou-stats", self.stats.sample, SAMPLE_INTERVAL_MS),
             ServiceThread("kourou-touch", PageToucher(self.commit_log.files).run_once, TOUCH_INTERVAL_MS),
         ]
+        if self.index_catch_up.is_behind:
+            catch_up = ServiceThread("kourou-index", self.index_catch_up.run_once, PAUSE_MS)
+            self._services.append(catch_up)
+            self.index_catch_up.on_caught_up = partial(self._stop_service, catch_up)
         if config.sync_flush:
             self._services.append(
                 ServiceThread("kourou-flush-watch", self.flusher.expire, _EXPIRE_INTERVAL_MS)
@@ -200,6 +208,10 @@ class MessageStore:
             self._services.append(commit)
         for service in self._services:
             service.start()
+
+    def _stop_service(self, service: ServiceThread) -> None:
+        service.stop()
+        self._services.remove(service)
 
     def shutdown(self) -> None:
         """Flush everything, write the checkpoint, and leave no abort file if all went well."""
@@ -219,7 +231,8 @@ class MessageStore:
             self.checkpoint.index_msg_timestamp = self.index.flush() or self.checkpoint.index_msg_timestamp
             self._queue_flusher.flush_all()
             self._allocator.shutdown()
-            if healthy and not self.flusher.failed and self.dispatcher.is_done:
+            all_done = self.dispatcher.is_done and not self.index_catch_up.failure
+            if healthy and not self.flusher.failed and all_done:
                 self.disk.remove(self._abort_path)
             else:
                 log.warning("the store was not healthy: the abort file stays, the next start recovers")

@@ -323,7 +323,7 @@ def query_message(
     store: MessageStore, topic: str, key: str, limit: int, begin: int, end: int, index_type: str | None
 ) -> QueryMessageResult:
     """Messages by key. The index holds hashes only: a record that merely shares the hash is left out."""
-    result = QueryMessageResult([], [])
+    result = QueryMessageResult(store.index_catch_up.remark, [], [])
     begins_at = store.queues.deleted_at.get(topic, 0)  # what is older was deleted with its topic
     for _ in range(_QUERY_ROUNDS):
         offsets = sorted(set(store.index.query(topic, key, limit, begin, end, index_type)))

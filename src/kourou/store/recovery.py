@@ -1,4 +1,4 @@
-"""Recovery: what is in the log is what counts; queues and index are made to agree with it.
+"""Recovery: what is in the log is what counts; queues are made to agree with it, and the index afterwards.
 
 After a clean stop (no abort file) the log is read from the last file that its queues reach into; after a
 crash from the file that the checkpoint vouches for, at most `commitLogRecoverMaxNum` files back
@@ -6,7 +6,8 @@ crash from the file that the checkpoint vouches for, at most `commitLogRecoverMa
 CRC, and that each lies where it says. The first that fails ends the log.
 
 Beyond Java: what is cut and is not empty is kept in <root>/cut, and its place in the log is zeroed, so
-that it cannot come back after another crash; keys that Java would leave out of the index are indexed.
+that it cannot come back after another crash; keys that Java would leave out of the index are indexed, while
+the broker serves already (index_catch_up.py).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class RecoveryReport:
     start_offset: int = 0
     end_offset: int = 0
     records: int = 0
+    index_offset: int = 0  # from there on records may lack their keys
     reason: str = ""  # why the log ends where it ends
     cut_bytes: int = 0  # bytes behind the end that were not empty
     cut_files: list[str] = field(default_factory=list)  # log files removed behind the end
@@ -54,11 +56,11 @@ class RecoveryReport:
         for queue, count in self.dropped_queue_entries.items():
             log.warning("dropped %d entries of queue %s that pointed behind the log", count, queue)
         for path in self.dropped_index_files:
-            log.info("dropped index file %s and indexed its messages anew", path)
+            log.info("dropped index file %s: its messages are indexed anew", path)
 
 
 def recover(store: MessageStore, last_exit_ok: bool) -> RecoveryReport:
-    """Bring log, queues and index into agreement."""
+    """Bring log and queues into agreement; how far the index agrees with them is in the report."""
     report = RecoveryReport(last_exit_ok)
     store.queues.recover(clear=not last_exit_ok)
     files = store.commit_log.files
@@ -76,6 +78,7 @@ def recover(store: MessageStore, last_exit_ok: bool) -> RecoveryReport:
         files.flushed_where = files.committed_where = 0
     if store.index.files:
         store.index.files[-1].forget_behind(report.end_offset)
+    report.index_offset = max(report.index_offset, store.index.end_offset)
     store.queues.recover_offset_table(store.commit_log.min_offset)
     return report
 
@@ -101,6 +104,8 @@ def _recover_log(store: MessageStore, report: RecoveryReport) -> None:
     undispatched = reached + any(
         queue.max_physic_offset == reached and isinstance(queue, BatchConsumeQueue) for queue in store.queues
     )
+    if report.clean:
+        report.index_offset = store.checkpoint.index_offset or undispatched
     first = _first_file(store, report.clean, reached)
     report.start_offset = files.files[first].base
     bulk = BulkDispatcher(
@@ -109,22 +114,17 @@ def _recover_log(store: MessageStore, report: RecoveryReport) -> None:
     if not report.clean:
         # Entries that were not on the disk for sure may have holes, and whole files of them may be missing.
         store.queues.truncate_dirty(report.start_offset)
-        _index_before(store, bulk, report.start_offset)
     last_valid = report.start_offset
     end = report.start_offset
     queues_from = undispatched if report.clean else 0
     for file in files.files[first:]:
-        ended = bulk.dispatch_file(
-            file, queues_from=queues_from, index_from=queues_from, check_crc=store.config.check_crc_on_recover
-        )
+        ended = bulk.dispatch_file(file, queues_from=queues_from, check_crc=store.config.check_crc_on_recover)
         report.records += ended.records
         report.reason = ended.reason
         end = file.base + ended.position
         last_valid = ended.last_offset if ended.records else last_valid
         if not ended.rolled:
             break
-    store.index.write_pending()
-    store.checkpoint.index_msg_timestamp = store.index.flush_full() or store.checkpoint.index_msg_timestamp
     if not report.clean:
         store.queues.flush(0)
     report.end_offset = end
@@ -147,9 +147,6 @@ def _first_file(store: MessageStore, clean: bool, reached: int) -> int:
         )  # fmt: skip
         if not isinstance(first, DispatchRequest) or first.store_timestamp == 0:
             continue
-        index_safe = config.message_index_safe and config.message_index_enable
-        if index_safe and first.store_timestamp > checkpoint.index_msg_timestamp:
-            continue
         if clean:
             known = first.physical_offset <= reached
         elif checkpoint.logics_physical_offset > 0:
@@ -160,16 +157,6 @@ def _first_file(store: MessageStore, clean: bool, reached: int) -> int:
         if known:
             return number
     return 0
-
-
-def _index_before(store: MessageStore, bulk: BulkDispatcher, start_offset: int) -> None:
-    """Index the records between the end of the index and the file that recovery begins with."""
-    covered = max(store.index.end_offset, store.commit_log.min_offset)
-    if not store.config.message_index_enable:
-        return
-    for file in store.commit_log.files.files:
-        if covered < file.base + file.size and file.base < start_offset:
-            bulk.dispatch_file(file, queues_from=start_offset, index_from=covered, check_crc=False)
 
 
 def _cut(store: MessageStore, end: int, report: RecoveryReport) -> None:

@@ -181,6 +181,8 @@ class GetMessageResult:
 class QueryMessageResult:
     """Records found by key, and how far the index is."""
 
+    incomplete: str | None  # why the index may lack some of them
+
     records: list[memoryview]
     physical_offsets: list[int]
     index_last_update_timestamp: int = 0

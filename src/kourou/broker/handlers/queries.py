@@ -51,10 +51,9 @@ def query_message(broker: Broker, connection: Connection, request: RemotingComma
         "indexLastUpdateTimestamp": str(found.index_last_update_timestamp),
     }
     if not found.records:
-        return request.response(
-            ResponseCode.QUERY_NOT_FOUND, fields, remark="can not find message, maybe time range not correct"
-        )
-    return request.response(ext_fields=fields, body=b"".join(found.records))
+        remark = found.incomplete or "can not find message, maybe time range not correct"
+        return request.response(ResponseCode.QUERY_NOT_FOUND, fields, remark=remark)
+    return request.response(ext_fields=fields, body=b"".join(found.records), remark=found.incomplete)
 
 
 def view_message(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:

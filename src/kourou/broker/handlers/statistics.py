@@ -205,6 +205,7 @@ def _store_info(broker: Broker) -> dict[str, str]:
         "consumeQueueDiskRatio": str(store.disk.used_ratio(store.root)),
         "dispatchBehindBytes": str(store.dispatcher.behind_bytes),
         "dispatchMaxBuffer": "0",  # neither Java nor this store has such a buffer any more
+        "indexBehindBytes": str(store.index_catch_up.behind_bytes),  # Kourou's own
         "earliestMessageTimeStamp": str(store.earliest_message_time()),
         "pageCacheLockTimeMills": "0",  # whoever answers this holds the store: no put is under way
         "remainHowManyDataToFlush": _size_text(files.max_offset - files.flushed_where),

@@ -169,6 +169,11 @@ class StoreDirectory:
         checkpoint.close()
         return checkpoint
 
+    @property
+    def lacks_keys(self) -> bool:
+        """Whether the index is being made anew, or was when the store was closed."""
+        return self.checkpoint is not None and self.checkpoint.index_offset > 0
+
     # The log
 
     @cached_property

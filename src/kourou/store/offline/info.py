@@ -153,6 +153,8 @@ def _health(store: StoreDirectory, end: LogEnd, last_time: int) -> list[dict[str
         say("note", f"in use by {holder}: what is shown is of the moment")
     elif store.aborted:
         say("warning", "abort file: the store was not closed cleanly, the next start recovers it")
+    if store.lacks_keys:
+        say("note", "the index is not complete: a broker makes it anew while it runs")
     _log_health(store, end, say)
     for queue in store.queues:
         last = queue.last_entry

@@ -82,7 +82,7 @@ class MessageReader:
             return self._at(selection.physical_offset)
         if selection.message_id is not None:
             return self._by_id(selection.message_id)
-        if selection.key is not None and not selection.scan and self._store.index_paths:
+        if selection.key is not None and not selection.scan and self._has_index:
             return self._by_key(selection.key)
         if selection.topic is not None and selection.key is None and not selection.scan:
             return self._from_queues(selection.topic)
@@ -107,7 +107,7 @@ class MessageReader:
             yield from self._at(offset)
             return
         found = False
-        for record in self._by_key(message_id.upper()) if self._store.index_paths else self._from_log():
+        for record in self._by_key(message_id.upper()) if self._has_index else self._from_log():
             if decode(record, check_crc=False, copy_body=False).message_id == message_id.upper():
                 found = True
                 yield record
@@ -123,6 +123,10 @@ class MessageReader:
         return record if message.physical_offset == offset else None
 
     # By key
+
+    @property
+    def _has_index(self) -> bool:
+        return bool(self._store.index_paths) and not self._store.lacks_keys
 
     def _by_key(self, key: str) -> Iterator[memoryview]:
         topics = [self._selection.topic] if self._selection.topic is not None else self._all_topics()

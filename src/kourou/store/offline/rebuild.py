@@ -26,6 +26,7 @@ from kourou.errors import ConfigError, StoreDamagedError, StoreError
 from kourou.files import sync_dir
 from kourou.message import scan
 from kourou.store.bulk_dispatch import BulkDispatcher
+from kourou.store.checkpoint import StoreCheckpoint
 from kourou.store.config import MessageStoreConfig
 from kourou.store.index_file import IndexService
 from kourou.store.offline.directory import StoreDirectory
@@ -81,6 +82,7 @@ def rebuild_in_place(
         try:
             report = _Builder(store, workshop, progress).build()
             report.backups = _swap_all(store.root, workshop, stamp)
+            _note_complete_index(store)
         finally:
             shutil.rmtree(workshop, ignore_errors=True)
         if not backup:
@@ -268,6 +270,14 @@ def _swap_all(root: str, workshop: str, stamp: str) -> list[str]:
         backups.append(backup)
     sync_dir(root)
     return backups
+
+
+def _note_complete_index(store: StoreDirectory) -> None:
+    if store.lacks_keys:
+        checkpoint = StoreCheckpoint(store.disk, f"{store.root}/checkpoint")
+        checkpoint.index_offset = 0
+        checkpoint.flush()
+        checkpoint.close()
 
 
 def _exchange(one: str, other: str) -> bool:

@@ -37,6 +37,7 @@ def recover_copy(source: StoreDirectory, stack: contextlib.ExitStack) -> Parts:
     store = MessageStore(_copy(source, root))
     try:
         store.load()
+        store.index_catch_up.finish()
     except KourouError:
         return Parts(loaded=False)
     stack.callback(store.shutdown)
