@@ -1,10 +1,10 @@
 """python -m benchmarks profiles: Kourou's broker and Java's as people use them: signed, metered, filtered, …
 
 A row is a profile: messages with other properties, or brokers with another configuration. For each
-configuration both brokers are started anew, with empty stores. Rows that need the same share the brokers while
-the disk has room. For each of four loads, with bodies of 1 KiB, a cell has the rate of Kourou in parts of
-Java's, and the processor time of both for a message. Both are loaded in alternating rounds, one paused while
-the other is measured; a ratio is the median of the rounds' ratios. That a profile is in effect is checked on
+configuration both brokers are started anew, with empty stores; rows that need the same share them while the
+disk has room. For each of four loads, with bodies of 1 KiB, a cell has the rate of Kourou in parts of Java's,
+and the processor time of both for a message. Both are loaded in alternating rounds, one paused while the
+other is measured; a ratio is the median of the rounds' ratios. That a profile is in effect is checked on
 both. The goals of all rows are listed at the end.
 """
 
