@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import urllib.request
 from collections.abc import Iterator
@@ -129,11 +130,14 @@ def _check_access(site: Site) -> None:
 
 
 def _check_metrics(site: Site, topic: str) -> None:
-    url = f"http://{HOST}:{site.config['metricsPromExporterPort']}/metrics"
-    with urllib.request.urlopen(url, timeout=HTTP_TIMEOUT_S) as answer:
-        lines = answer.read().decode().splitlines()
+    url = f"http://{HOST}:{site.config.get('metricsPromExporterPort')}/metrics"
+    try:
+        with urllib.request.urlopen(url, timeout=HTTP_TIMEOUT_S) as answer:
+            lines = answer.read().decode().splitlines()
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise site.wrong(f"no metrics at {url}: {error}") from error
     counted = [
-        float(line.split()[-1] if line.count(" ") == 1 else line.rpartition("}")[2].split()[0])
+        float(line.rpartition("}")[2].split()[0])
         for line in lines
         if line.startswith("rocketmq_messages_in_total{") and f'topic="{topic}"' in line
     ]

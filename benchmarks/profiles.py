@@ -211,7 +211,7 @@ def _warm_up(row: str, site: Site, seconds: float) -> None:
 
 
 def _load(row: str, load: str, site: Site, seconds: float, ramp_s: float) -> dict[str, Any]:
-    """What mqload reports of a load; a pull that left out the wrong messages is not ok."""
+    """What mqload reports of a load. It is not ok if anything was refused, or the wrong messages pulled."""
     profile, mode = site.profile, MODES[load]
     wanted = {
         "topic": _topic(row, load), "body-size": BODY_BYTES, "prefill": PREFILL, "seconds": seconds,
@@ -222,6 +222,8 @@ def _load(row: str, load: str, site: Site, seconds: float, ramp_s: float) -> dic
     if profile.access_control:
         wanted |= {"ak": USER.access_key, "sk": USER.secret_key}
     report = generate(site.broker, mode.generator, wanted, seconds + ramp_s)
+    if refused := report.get("warmup_errors"):
+        report |= {"ok": False, "error": f"{refused} requests were refused outside the measured time"}
     if load == "pull" and report["ok"]:
         part = report["pulled"] / report["passed"]
         if abs(part - profile.pulled_part) > PART_TOLERANCE:
