@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import statistics
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from benchmarks.brokers import (
     BROKERS,
     MODES,
     RECORD_EXTRA_BYTES,
-    SETTLE_S,
     awake,
     check_room,
     interrupted_by_sigterm,
@@ -42,7 +40,7 @@ from benchmarks.profile_rows import CPU_AT_MOST, LOADS, PLAIN, PROFILES, RATE_AT
 from benchmarks.profile_sites import USER, Site, check, running_site
 
 BODY_BYTES = 1024
-RAMP_S = 0.4
+RAMP_S = 0.5  # of load before each measured stretch, also for the timers that a paused broker has missed
 PREFILL = 50_000
 KOUROU_WARM_UP_S = 0.5  # enough for the checks; it compiles nothing
 LATER_WARM_UPS = 4  # a row on brokers that are warm already needs so much less
@@ -120,7 +118,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--warmup",
         type=number(float, 0.1),
-        default=4.0,
+        default=3.0,
         help="seconds of each load on Java after its start (%(default)s)",
     )
     parser.add_argument("--only", choices=BROKERS, help="one broker alone")
@@ -192,7 +190,6 @@ def _run_row(
             for site in sites:
                 os.sync()  # what one broker wrote must not be paid for by the other
                 with awake(site.broker):
-                    time.sleep(SETTLE_S)
                     report = _load(row, load, site, options.seconds, RAMP_S)
                 results.reports.setdefault((row, load, site.broker.name), []).append(report)
                 if not report["ok"]:
