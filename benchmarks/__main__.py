@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import brokers, clients, crash, growth, replication, report, scale, services
+from benchmarks import brokers, clients, crash, growth, profiles, replication, report, scale, services
 from benchmarks.broker_processes import CannotRunError
 from benchmarks.common import Row, print_rows
 from benchmarks.figures import machine
@@ -29,6 +29,7 @@ COMPARISONS: dict[str, Any] = {
     "crash": crash,
     "growth": growth,
     "scale": scale,
+    "profiles": profiles,
 }
 ALL_NAMES = [*NAMES, *COMPARISONS]
 RESULTS = Path("results")

@@ -23,6 +23,7 @@ from typing import Any
 from kourou.errors import KourouError
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand, decode
+from kourou.remoting.signing import Credentials
 
 HERE = Path(__file__).resolve().parent
 RUN_JAVA = HERE.parent / "interop" / "run.sh"
@@ -140,10 +141,13 @@ def running(
     java_options: str,
     more: Mapping[str, Any] | None = None,
     timeout_s: float = START_TIMEOUT_S,
+    credentials: Credentials | None = None,
+    stop_timeout_s: float = STOP_TIMEOUT_S,
 ) -> Iterator[Broker]:
     """A name server and a broker (`kourou` or `java`) with all their files in `root`, removed afterwards.
 
-    `more` has lines of broker.conf.
+    `more` has lines of broker.conf; `credentials` are for a broker that asks for them. With a short
+    `stop_timeout_s` it is killed: an orderly stop takes Java 20 s, and nobody needs its files.
     """
     root.mkdir(parents=True)
     try:
@@ -153,13 +157,13 @@ def running(
             root / "broker.conf", {**_broker_config(root, namesrv_port, port), **(more or {})}
         )
         began = time.perf_counter()
-        with _process(name, "namesrv", namesrv_conf, JAVA_NAMESRV_OPTIONS) as namesrv:
+        with _process(name, "namesrv", namesrv_conf, JAVA_NAMESRV_OPTIONS, stop_timeout_s) as namesrv:
             wait_for_port(namesrv, namesrv_port, f"{name} namesrv", root / "namesrv.log")
             namesrv_startup_s = time.perf_counter() - began
             began = time.perf_counter()
-            with _process(name, "broker", broker_conf, java_options) as process:
+            with _process(name, "broker", broker_conf, java_options, stop_timeout_s) as process:
                 log = root / "broker.log"
-                _wait_for_a_send(process, port, f"{name} broker", log, timeout_s)
+                _wait_for_a_send(process, port, f"{name} broker", log, timeout_s, credentials)
                 startup_s = time.perf_counter() - began
                 yield Broker(
                     name, f"{HOST}:{port}", f"{HOST}:{namesrv_port}", process, namesrv, startup_s,
@@ -229,11 +233,20 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def ask(address: str, code: RequestCode, body: bytes | None = None, **fields: str) -> RemotingCommand:
+def ask(
+    address: str,
+    code: RequestCode,
+    body: bytes | None = None,
+    credentials: Credentials | None = None,
+    **fields: str,
+) -> RemotingCommand:
     """The answer of a server to a request."""
     host, _, port = address.rpartition(":")
+    request = RemotingCommand(code, fields, body)
+    if credentials is not None:
+        request = credentials.sign(request)
     with socket.create_connection((host, int(port)), START_TIMEOUT_S) as connection:
-        connection.sendall(RemotingCommand(code, fields, body).encode())
+        connection.sendall(request.encode())
         with connection.makefile("rb") as stream:
             return decode(stream.read(int.from_bytes(stream.read(4), "big")))
 
@@ -271,7 +284,9 @@ def _write_conf(path: Path, lines: Mapping[str, Any]) -> Path:
 
 
 @contextlib.contextmanager
-def _process(name: str, role: str, conf: Path, java_options: str) -> Iterator[subprocess.Popen[bytes]]:
+def _process(
+    name: str, role: str, conf: Path, java_options: str, stop_timeout_s: float = STOP_TIMEOUT_S
+) -> Iterator[subprocess.Popen[bytes]]:
     root = conf.parent
     environment = dict(os.environ)
     if name == "java":
@@ -291,17 +306,17 @@ def _process(name: str, role: str, conf: Path, java_options: str) -> Iterator[su
         try:
             yield process
         finally:
-            _end(process)
+            _end(process, stop_timeout_s)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
     """Ask it to end, and do not ask twice. A Ctrl-C in the meantime makes it quick."""
     if process.poll() is not None:
         return
     process.send_signal(signal.SIGCONT)
     process.send_signal(signal.SIGTERM)
     try:
-        process.wait(STOP_TIMEOUT_S)
+        process.wait(timeout_s)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
         process.kill()
         process.wait()
@@ -318,7 +333,12 @@ def wait_for_port(process: subprocess.Popen[Any], port: int, what: str, log: Pat
 
 
 def _wait_for_a_send(
-    process: subprocess.Popen[bytes], port: int, what: str, log: Path, timeout_s: float
+    process: subprocess.Popen[bytes],
+    port: int,
+    what: str,
+    log: Path,
+    timeout_s: float,
+    credentials: Credentials | None,
 ) -> None:
     """Returns when a message was accepted: to a new topic, as the first message of an application is."""
     fields = {
@@ -327,11 +347,7 @@ def _wait_for_a_send(
     }  # fmt: skip
 
     def accepts() -> bool:
-        request = RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext_fields=dict(fields), body=b"first")
-        with socket.create_connection((HOST, port), START_TIMEOUT_S) as connection:
-            connection.sendall(request.encode())
-            stream = connection.makefile("rb")
-            answer = decode(stream.read(int.from_bytes(stream.read(4), "big")))
+        answer = ask(f"{HOST}:{port}", RequestCode.SEND_MESSAGE_V2, b"first", credentials, **fields)
         return answer.code == ResponseCode.SUCCESS
 
     _wait(accepts, process, what, log, timeout_s)

@@ -167,7 +167,7 @@ def run(options: argparse.Namespace) -> Results:
     results = Results()
     plain = [mode for mode in options.modes if not MODES[mode].config]
     others = [mode for mode in options.modes if MODES[mode].config]
-    with _interrupted_by_sigterm(), scratch(options.dir) as root:
+    with interrupted_by_sigterm(), scratch(options.dir) as root:
         _check_disk(root, options, names)
         for number, modes in enumerate([plain, *([mode] for mode in others)]):
             if not modes:
@@ -208,11 +208,11 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    positive, natural = _number(float, 0.1), _number(int, 1)
+    positive, natural = number(float, 0.1), number(int, 1)
     parser.add_argument("--seconds", type=positive, default=6.0, help="measured in each round (%(default)s)")
     parser.add_argument("--rounds", type=natural, default=3, help="rounds of each broker (%(default)s)")
     parser.add_argument(
-        "--warmup", type=_number(float, 0), default=40.0, help="seconds of load on Java first (%(default)s)"
+        "--warmup", type=number(float, 0), default=40.0, help="seconds of load on Java first (%(default)s)"
     )
     parser.add_argument("--only", choices=BROKERS, help="one broker alone")
     parser.add_argument("--modes", nargs="+", choices=list(MODES), default=list(MODES), help="all by default")
@@ -237,7 +237,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _number(kind: Any, least: float) -> Any:
+def number(kind: Any, least: float) -> Any:
+    """A type for an option: a number that is at least so large."""
+
     def parse(text: str) -> Any:
         value = kind(text)
         if value < least:
@@ -290,7 +292,7 @@ def _warm_up(brokers: list[Broker], modes: list[str], options: argparse.Namespac
         return
     say(f"java: {options.warmup:g} s of load to warm up … ", end="")
     seconds = options.warmup / len(modes)
-    with _awake(java):
+    with awake(java):
         for mode in modes:
             report = _load(java, mode, max(_sizes(mode, options)), options, seconds, warm_up=0)
             if not report["ok"]:
@@ -314,7 +316,7 @@ def _measure(brokers: list[Broker], modes: list[str], options: argparse.Namespac
     for done, (size, mode, number, broker) in enumerate(plan, start=1):
         say(f"[{done}/{len(plan)}] {broker.name}, {mode}, {size} B, round {number} … ", end="")
         os.sync()  # what one broker wrote must not be paid for by the other
-        with _awake(broker):
+        with awake(broker):
             time.sleep(SETTLE_S)
             report = _load(broker, mode, size, options, options.seconds, warm_up=MODES[mode].ramp_s)
         results.reports.setdefault((broker.name, mode, size), []).append(report)
@@ -367,7 +369,8 @@ def _java_client(broker: Broker, topic: str, size: int, seconds: float) -> dict[
 
 
 @contextlib.contextmanager
-def _awake(broker: Broker) -> Iterator[None]:
+def awake(broker: Broker) -> Iterator[None]:
+    """The broker runs only in this block."""
     broker.resume()
     try:
         yield
@@ -386,10 +389,15 @@ def _check_disk(root: Path, options: argparse.Namespace, names: list[str]) -> No
     check_room(root, len(names) * (each + 3 * (1 << 30)))  # and the files that are made ahead
 
 
+def room_on_disk(root: Path) -> float:
+    """Bytes that can be written without being refused."""
+    disk = shutil.disk_usage(root)
+    return max(0.0, USED_DISK_LIMIT * (disk.used + disk.free) - disk.used)
+
+
 def check_room(root: Path, needed: float) -> None:
     """Refuse to begin what would fill the disk."""
-    disk = shutil.disk_usage(root)
-    room = max(0.0, USED_DISK_LIMIT * (disk.used + disk.free) - disk.used)
+    room = room_on_disk(root)
     if needed > room:
         raise CannotRunError(
             f"this may write {needed / 1e9:.0f} GB; {root.parent} has room for {room / 1e9:.0f} GB "
@@ -398,7 +406,7 @@ def check_room(root: Path, needed: float) -> None:
 
 
 @contextlib.contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
+def interrupted_by_sigterm() -> Iterator[None]:
     """SIGTERM ends this as Ctrl-C does, with everything cleaned up."""
 
     def interrupt(*_: object) -> None:

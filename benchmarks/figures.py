@@ -22,10 +22,13 @@ class Line(NamedTuple):
     at_most: float | None = None  # of the ratio
     below: float | None = None  # of Kourou's figure
     limit: float | None = None  # what the machine itself allows, in the same unit
+    ratio_of_rounds: float | None = None  # the median of their ratios; else the ratio is that of the medians
 
     @property
     def ratio(self) -> float | None:
         """Kourou : Java."""
+        if self.ratio_of_rounds is not None:
+            return self.ratio_of_rounds
         return self.kourou / self.java if self.kourou is not None and self.java else None
 
     @property

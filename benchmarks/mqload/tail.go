@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"strconv"
 	"sync"
@@ -24,7 +23,7 @@ func prepareTail() { sentOnce.Do(func() { sentTo = make([]atomic.Int64, places()
 func pace(deadline time.Time, res *result) {
 	prepareTail()
 	defer close(paused)
-	c, err := net.DialTimeout("tcp", *broker, 5*time.Second)
+	c, err := connect(5 * time.Second)
 	if err != nil {
 		res.fail = err.Error()
 		return
@@ -33,7 +32,7 @@ func pace(deadline time.Time, res *result) {
 	c.SetDeadline(deadline)
 	tpl := make([]*template, places())
 	for q := range tpl {
-		tpl[q] = sendTemplate(q, false)
+		tpl[q] = sendTemplate(q, 0, false)
 	}
 	answered := make(chan struct{})
 	var written atomic.Int64
@@ -77,14 +76,7 @@ func pace(deadline time.Time, res *result) {
 		due := int64(time.Since(began).Seconds() * *rate)
 		for ; number < due; number++ {
 			t := tpl[number%int64(len(tpl))]
-			o := len(out)
-			out = append(out, t.f...)
-			b := out[o:]
-			t.setOpaque(b, opaqueBase+uint32(number))
-			putDec(b[t.born:t.born+13], uint64(nowMs.Load()))
-			for _, p := range t.uniq {
-				putHex(b[p:p+16], uint64(time.Now().UnixNano()))
-			}
+			out = t.write(out, opaqueBase+uint32(number), uint64(time.Now().UnixNano()))
 		}
 		if len(out) > 0 {
 			written.Store(number)
@@ -111,7 +103,7 @@ func follow(id int, at0 []int64, deadline time.Time, res *result) {
 	if len(mine) == 0 {
 		mine = []int{id % len(at0)}
 	}
-	c, err := net.DialTimeout("tcp", *broker, 30*time.Second)
+	c, err := connect(30 * time.Second)
 	if err != nil {
 		res.fail = err.Error()
 		return
@@ -123,17 +115,10 @@ func follow(id int, at0 []int64, deadline time.Time, res *result) {
 	at := make([]int64, n)
 	var out []byte
 	put := func(slot int, op uint32) {
-		t := tpl[slot]
-		o := len(out)
-		out = append(out, t.f...)
-		t.setOpaque(out[o:], op)
-		putDec(out[o+t.nameOff:o+t.nameOff+15], uint64(at[slot]))
+		out = tpl[slot].write(out, op, uint64(at[slot]))
 	}
 	for i, q := range mine {
-		t := &template{f: frame(encodeHeader(codePull, opaqueBase, pullExt(q, 0)), nil)}
-		t.locate()
-		t.nameOff = find(t.f, markOff, 8)
-		tpl[i] = t
+		tpl[i] = newTemplate(codePull, pullExt(q, markOff), nil)
 		at[i] = at0[q]
 		put(i, opaqueBase+uint32(i))
 	}
