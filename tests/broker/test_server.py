@@ -39,6 +39,7 @@ from support.broker import (
     SMALL,
     SUBSCRIPTION,
     SUSPEND,
+    WAIT_S,
     Peer,
     broker_config,
     loop_thread,
@@ -302,6 +303,23 @@ def test_a_send_that_makes_a_topic_is_answered_when_name_servers_know_it(tmp_pat
             for at in range(3):
                 assert peer.ask(send_request(f"new-{at}")).code == ResponseCode.SUCCESS
                 assert route(server, f"new-{at}") is not None
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_send_that_makes_a_topic_while_the_broker_starts_is_answered(tmp_path, monkeypatch, flush):
+    """Given a client that is there as soon as the first port is open."""
+    listen = Broker._listen_for_slaves
+    answers: list[RemotingCommand] = []
+
+    async def send_first(broker: Broker, host: str, port: int) -> None:
+        address = f"{HOST}:{broker.config.listen_port}"
+        answers.append(await broker.client.call(address, send_request("early"), WAIT_S))
+        await listen(broker, host, port)
+
+    monkeypatch.setattr(Broker, "_listen_for_slaves", send_first)
+    with running(tmp_path, {"flushDiskType": flush}) as site:
+        assert answers[0].code == ResponseCode.SUCCESS
+        assert site.broker.topics.get("early") is not None
 
 
 def test_permissions_are_at_the_name_server_when_they_are_answered(tmp_path):

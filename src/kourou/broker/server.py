@@ -199,6 +199,9 @@ class Broker:
             )
             if self.metrics is not None:
                 self.metrics.attach()
+            # Before anybody can ask for anything: a send may make a topic at once.
+            self._topics_settled: asyncio.Task[None] | None = None  # the last change, until it is known
+            self.topics.on_change, self.groups.on_change = self._topics_changed, self._groups_changed
             await self._listen()
         except BaseException:
             if hasattr(self, "server"):
@@ -209,9 +212,6 @@ class Broker:
             self.store.shutdown()
             raise
         self.configure()  # the port is known now
-        self.topics.on_change = self._topics_changed
-        self._topics_settled: asyncio.Task[None] | None = None  # the last change, until name servers know it
-        self.groups.on_change = self._groups_changed
         self.timers.start()
         if self.group is not None:
             if self.slave is None:
