@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kourou.message import Message, encode_batch, sysflag
-from kourou.store import BoundaryType, BrokerRole, GetMessageStatus, InnerMessage, MessageStore, reads
+from kourou.store import BoundaryType, BrokerRole, GetMessageStatus, InnerMessage, MessageStore
 from kourou.store.consume_queue import ENTRY, ConsumeQueue
 from kourou.store.consume_queue_ext import ExtUnit
 from kourou.store.mapped_file import MappedFile
@@ -242,31 +242,19 @@ def test_limits_for_memory_and_for_disk(
     max_size=st.sampled_from([90, 3000, 40_000, 1 << 40]),
     transfer=st.sampled_from([2_000, 30_000, 1 << 18]), most=st.sampled_from([32, 64, 65, 1000]),
 )  # fmt: skip
-def test_what_is_taken_at_once_is_what_is_found_one_by_one(
+def test_a_filter_that_lets_all_through_changes_nothing(
     many: MessageStore, offset: int, count: int, max_size: int, transfer: int, most: int
 ) -> None:
-    """Given queues and logs of several files, then a pull gives the same by the short way and by the long."""
+    """Given queues and logs of several files, then runs taken whole are what is found one by one."""
     many.config.max_transfer_bytes_on_message_in_memory = transfer
     many.config.max_transfer_count_on_message_in_memory = most
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reads, "_take_all", lambda *_: None)
-        expected = many.get_message("a", 0, offset, count, max_size)
+    expected = many.get_message("a", 0, offset, count, max_size, TagFilter())
     found = many.get_message("a", 0, offset, count, max_size)
     for name in ("status", "next_begin_offset", "min_offset", "max_offset", "message_count", "queue_offsets"):
         assert getattr(found, name) == getattr(expected, name), name
     assert found.buffer_total_size == expected.buffer_total_size
     assert list(map(bytes, found.records)) == list(map(bytes, expected.records))
     assert b"".join(found.blocks) == b"".join(expected.blocks)
-
-
-def test_many_are_taken_at_once(many: MessageStore) -> None:
-    """Given queues of several files, then pulls of many messages go the short way but where files end."""
-    many.config.max_transfer_count_on_message_in_memory = 1000
-    many.config.max_transfer_bytes_on_message_in_memory = 1 << 18
-    queue = many.queues.get("a", 0)
-    taken = [reads._take_all(many, queue, offset, 100, 1 << 20) for offset in range(0, 700, 10)]  # type: ignore[arg-type]
-    assert sum(one is not None for one in taken) > len(taken) // 2
-    assert {one.message_count for one in taken if one is not None} > {100}
 
 
 @pytest.fixture(scope="module")
