@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from kourou.message import Message, encode_batch, sysflag
 from kourou.store import BoundaryType, BrokerRole, GetMessageStatus, InnerMessage, MessageStore
+from kourou.store.batch_consume_queue import ENTRY as BATCH_ENTRY
+from kourou.store.batch_consume_queue import BatchConsumeQueue
 from kourou.store.consume_queue import ENTRY, ConsumeQueue
 from kourou.store.consume_queue_ext import ExtUnit
 from kourou.store.mapped_file import MappedFile
@@ -383,6 +385,21 @@ def test_a_batch_queue_counts_messages_not_records(batch_store: MessageStore) ->
         "batch", 0, 9, 100
     )  # 32 in memory: the limit is asked before each record
     assert (result.queue_offsets, result.message_count) == ([9, 14, 23, 25, 31, 36, 39], 35)
+
+
+@pytest.mark.parametrize("count", [0, -1, -0x8000])
+def test_a_damaged_entry_of_a_batch_ends_a_pull(batch_store: MessageStore, count: int) -> None:
+    queue = batch_store.queues.get("batch", 0)
+    assert isinstance(queue, BatchConsumeQueue)
+    file = queue.files.files[-1]
+    at = file.wrote - BATCH_ENTRY.size
+    entry = bytes(file.view[at : file.wrote])
+    _, size, tags, time, base, _, a, b = BATCH_ENTRY.unpack(entry)
+    try:
+        BATCH_ENTRY.pack_into(file.view, at, 1 << 40, size, tags, time, base, count, a, b)
+        assert batch_store.get_message("batch", 0, base, 100).next_begin_offset <= base
+    finally:
+        file.view[at : file.wrote] = entry
 
 
 def test_offsets_around_a_batch_queue(batch_store: MessageStore) -> None:

@@ -74,6 +74,8 @@ def get_message(
                 result.next_begin_offset = _corrected(store, offset, queue.roll_next_file(following))
             break
         choice.take(run)
+        if result.next_begin_offset <= following:
+            break  # a damaged entry of a batch, which leads nowhere
         if run.ends_file:
             files = 0 if result.message_count else files - 1
     stats = store.stats
