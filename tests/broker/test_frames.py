@@ -108,6 +108,7 @@ KNOWN = [
     ),
     (RequestCode.GET_BROKER_CONSUME_STATS, "CID_RMQ_SYS_TRANS", "no transactions are checked in the replay"),
     (RequestCode.GET_BROKER_CONSUME_STATS, "%RETRY%Gw_g_pop_GwPop: missing", "there is no POP"),
+    (RequestCode.GET_BROKER_RUNTIME_INFO, "indexBehindBytes: extra", "Java makes no index anew"),
     (RequestCode.GET_BROKER_CONFIG, "readOnlyCommitLogStorePaths: extra", "empty here, where Java has none"),
     (RequestCode.GET_BROKER_CONFIG, "haMasterAddress: extra", "empty here, where Java has none"),
     (RequestCode.GET_BROKER_HA_STATUS, "haConnectionInfo|inSyncSlaveNums: 1 != 0", "there is no slave here"),

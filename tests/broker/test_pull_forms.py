@@ -343,7 +343,6 @@ LEAVE = ask(RequestCode.UNREGISTER_CLIENT, clientID="c", consumerGroup="g")
         (OWN, None, {"queue_id": -1}, BAD, "queueId[-1] is illegal"),
         (OWN, None, {"topic": "u"}, NO_TOPIC, "topic[u]"),
         (OWN, None, {"group": "h"}, NO_GROUP, "group [h]"),
-        (OWN, None, {"count": 0}, OK, "FOUND"),
         (OWN, None, {"serialize_type": ROCKETMQ}, OK, "FOUND"),
         (OWN, None, {"subscription": "TagA"}, OK, "FOUND"),
         (OWN, None, {"subscription": "TagB"}, RETRY, "NO_MATCHED_MESSAGE"),

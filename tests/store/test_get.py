@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kourou.message import Message, encode_batch, sysflag
-from kourou.store import BoundaryType, BrokerRole, GetMessageStatus, InnerMessage, MessageStore, reads
+from kourou.store import BoundaryType, BrokerRole, GetMessageStatus, InnerMessage, MessageStore
+from kourou.store.batch_consume_queue import ENTRY as BATCH_ENTRY
+from kourou.store.batch_consume_queue import BatchConsumeQueue
 from kourou.store.consume_queue import ENTRY, ConsumeQueue
 from kourou.store.consume_queue_ext import ExtUnit
 from kourou.store.mapped_file import MappedFile
@@ -242,31 +244,19 @@ def test_limits_for_memory_and_for_disk(
     max_size=st.sampled_from([90, 3000, 40_000, 1 << 40]),
     transfer=st.sampled_from([2_000, 30_000, 1 << 18]), most=st.sampled_from([32, 64, 65, 1000]),
 )  # fmt: skip
-def test_what_is_taken_at_once_is_what_is_found_one_by_one(
+def test_a_filter_that_lets_all_through_changes_nothing(
     many: MessageStore, offset: int, count: int, max_size: int, transfer: int, most: int
 ) -> None:
-    """Given queues and logs of several files, then a pull gives the same by the short way and by the long."""
+    """Given queues and logs of several files, then runs taken whole are what is found one by one."""
     many.config.max_transfer_bytes_on_message_in_memory = transfer
     many.config.max_transfer_count_on_message_in_memory = most
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reads, "_take_all", lambda *_: None)
-        expected = many.get_message("a", 0, offset, count, max_size)
+    expected = many.get_message("a", 0, offset, count, max_size, TagFilter())
     found = many.get_message("a", 0, offset, count, max_size)
     for name in ("status", "next_begin_offset", "min_offset", "max_offset", "message_count", "queue_offsets"):
         assert getattr(found, name) == getattr(expected, name), name
     assert found.buffer_total_size == expected.buffer_total_size
     assert list(map(bytes, found.records)) == list(map(bytes, expected.records))
     assert b"".join(found.blocks) == b"".join(expected.blocks)
-
-
-def test_many_are_taken_at_once(many: MessageStore) -> None:
-    """Given queues of several files, then pulls of many messages go the short way but where files end."""
-    many.config.max_transfer_count_on_message_in_memory = 1000
-    many.config.max_transfer_bytes_on_message_in_memory = 1 << 18
-    queue = many.queues.get("a", 0)
-    taken = [reads._take_all(many, queue, offset, 100, 1 << 20) for offset in range(0, 700, 10)]  # type: ignore[arg-type]
-    assert sum(one is not None for one in taken) > len(taken) // 2
-    assert {one.message_count for one in taken if one is not None} > {100}
 
 
 @pytest.fixture(scope="module")
@@ -395,6 +385,21 @@ def test_a_batch_queue_counts_messages_not_records(batch_store: MessageStore) ->
         "batch", 0, 9, 100
     )  # 32 in memory: the limit is asked before each record
     assert (result.queue_offsets, result.message_count) == ([9, 14, 23, 25, 31, 36, 39], 35)
+
+
+@pytest.mark.parametrize("count", [0, -1, -0x8000])
+def test_a_damaged_entry_of_a_batch_ends_a_pull(batch_store: MessageStore, count: int) -> None:
+    queue = batch_store.queues.get("batch", 0)
+    assert isinstance(queue, BatchConsumeQueue)
+    file = queue.files.files[-1]
+    at = file.wrote - BATCH_ENTRY.size
+    entry = bytes(file.view[at : file.wrote])
+    _, size, tags, time, base, _, a, b = BATCH_ENTRY.unpack(entry)
+    try:
+        BATCH_ENTRY.pack_into(file.view, at, 1 << 40, size, tags, time, base, count, a, b)
+        assert batch_store.get_message("batch", 0, base, 100).next_begin_offset <= base
+    finally:
+        file.view[at : file.wrote] = entry
 
 
 def test_offsets_around_a_batch_queue(batch_store: MessageStore) -> None:

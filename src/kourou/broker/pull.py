@@ -25,7 +25,6 @@ from kourou.remoting.headers import PullMessage
 from kourou.remoting.registration import PERM_READ, TopicConfig
 from kourou.remoting.subscription import BadSubscriptionError, SubscriptionData
 from kourou.store.config import BrokerRole
-from kourou.store.reads import take_all
 from kourou.store.status import GetMessageResult, GetMessageStatus
 
 if TYPE_CHECKING:
@@ -193,8 +192,7 @@ class MessagePuller:
             low, high = max(store.min_offset(topic, queue_id), 0), store.max_offset(topic, queue_id)
             result = GetMessageResult(GetMessageStatus.OFFSET_RESET, reset_to, low, high)
         else:
-            taken = None if message_filter is not None else take_all(store, topic, queue_id, offset, count)
-            result = taken or store.get_message(topic, queue_id, offset, count, message_filter=message_filter)
+            result = store.get_message(topic, queue_id, offset, count, message_filter=message_filter)
         if may_hold and sys_flag & COMMIT_OFFSET_FLAG:
             offsets.commit(connection.peer, group, topic, queue_id, commit_offset)
         offsets.commit_pull(connection.peer, group, topic, queue_id, result.next_begin_offset)
@@ -232,8 +230,10 @@ class MessagePuller:
                 return None
         elif not self._takes_all(access, int(found[7])):
             return None
-        result = take_all(broker.store, topic, queue_id, offset, count)
-        if result is None:
+        if offset >= broker.store.max_offset(topic, queue_id):
+            return None
+        result = broker.store.get_message(topic, queue_id, offset, count)
+        if result.status is not FOUND:
             return None
         if sys_flag & COMMIT_OFFSET_FLAG:
             offsets.commit(connection.peer, group, topic, queue_id, int(found[6]))

@@ -322,13 +322,13 @@ class MessageSender:
         if self.waiting >= self._most_waiting:
             raise SendRefusedError(ResponseCode.SYSTEM_BUSY, BUSY)
         is_new = self._broker.topics.get(header.topic) is None
-        target = self._admit(connection, header)
+        target = self._targets.get(header.topic) or self._admit(connection, header)
         properties = decode_properties(header.properties)
         properties.pop(names.POP_CK, None)
         is_batch = header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
         if not is_batch and not properties.get(names.UNIQ_KEY):
             properties[names.UNIQ_KEY] = self._unique_id()
-        config, queue_id = target.config, _queue_of(target.config, header)
+        config, queue_id = target.config, _queue_of(target, header, connection)
         topic = config.name
         if topic.startswith(RETRY_PREFIX):
             if is_batch:
@@ -398,12 +398,6 @@ class MessageSender:
         store_flag = sysflag.STORE_HOST_V6 if len(self.store_host) == 20 else 0
         is_batch = broker.topics.is_batch_topic(topic)
         target = _Target(known, is_batch, broker.stats.topic(topic), store_flag)
-        if header.queue_id >= target.queues:
-            raise SendRefusedError(
-                ResponseCode.INVALID_PARAMETER,
-                f"request queueId[{header.queue_id}] is illegal, {topic} has {target.queues} queues"
-                f" Producer: {connection.peer}",
-            )
         if start == 0 and config.broker_permission & PERM_WRITE:
             self._targets[topic] = target  # nothing of what was checked changes without notice
             if target.is_plain:
@@ -490,7 +484,7 @@ class MessageSender:
         header = read_header(request)
         try:
             target = self._admit(connection, header)
-            queue_id = _queue_of(target.config, header)
+            queue_id = _queue_of(target, header, connection)
         except SendRefusedError as refused:
             return request.response(refused.response_code, dict(self._answer_fields), remark=str(refused))
         properties = decode_properties(header.properties)
@@ -682,13 +676,19 @@ def dead_letter_topic(broker: Broker, group: str) -> str:
     return topic
 
 
-def _queue_of(config: TopicConfig, header: SendMessage) -> int:
+def _queue_of(target: _Target, header: SendMessage, connection: Connection) -> int:
     """The queue that a message goes to: the one it names, or any."""
+    if header.queue_id >= target.queues:
+        raise SendRefusedError(
+            ResponseCode.INVALID_PARAMETER,
+            f"request queueId[{header.queue_id}] is illegal, {target.name} has {target.queues} queues"
+            f" Producer: {connection.peer}",
+        )
     if header.queue_id >= 0:
         return header.queue_id
-    if config.write_queue_nums <= 0:
-        raise SendRefusedError(ResponseCode.INVALID_PARAMETER, f"{config.name} has no queue to write to")
-    return random.randrange(config.write_queue_nums)
+    if target.config.write_queue_nums <= 0:
+        raise SendRefusedError(ResponseCode.INVALID_PARAMETER, f"{target.name} has no queue to write to")
+    return random.randrange(target.config.write_queue_nums)
 
 
 def _lite_queue(topic: str, lite_topic: str) -> str:

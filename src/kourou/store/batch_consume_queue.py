@@ -25,7 +25,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from kourou.store.config import MessageStoreConfig
-from kourou.store.consume_queue import RESERVE_STEP, QueueEntry, StoreTimes, begin_anew
+from kourou.store.consume_queue import RESERVE_STEP, QueueEntry, Run, StoreTimes, begin_anew
 from kourou.store.disk import Disk
 from kourou.store.mapped_file import MappedFile, MappedFileQueue
 from kourou.store.status import BoundaryType
@@ -108,6 +108,19 @@ class BatchConsumeQueue:
             if len(bases) and bases[0] <= queue_offset:
                 return file, int(np.searchsorted(bases, queue_offset, side="right")) - 1
         return None
+
+    def read_run(self, queue_offset: int, most: int) -> Run | None:
+        """Some entries, from the one that holds `queue_offset` on; None where there is none."""
+        place = self._place(queue_offset)
+        if place is None:
+            return None
+        file, index = place
+        count = min(most, file.read_position // ENTRY_SIZE - index)
+        if count <= 0:
+            return None
+        entries = ENTRY.iter_unpack(file.view[index * ENTRY_SIZE : (index + count) * ENTRY_SIZE])
+        offsets, sizes, codes, _, bases, counts, _, _ = zip(*entries)
+        return Run(bases, offsets, sizes, codes, False, counts)
 
     def iterate(self, queue_offset: int) -> Iterator[QueueEntry]:
         """Entries from the one that holds `queue_offset` on, up to the end of the queue."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -11,11 +11,10 @@ from kourou.errors import CorruptRecordError
 from kourou.message import properties as names
 from kourou.message.codec import StoredMessage, decode
 from kourou.store.config import BrokerRole
-from kourou.store.consume_queue import ENTRY, ENTRY_DTYPE, ENTRY_SIZE, ConsumeQueue
+from kourou.store.consume_queue import LONG_RUN, Run
 from kourou.store.consume_queue_ext import ExtUnit
 from kourou.store.disk import physical_memory_bytes
 from kourou.store.index_file import TAG_TYPE
-from kourou.store.queue_store import AnyQueue
 from kourou.store.status import GetMessageResult, GetMessageStatus, Places, QueryMessageResult
 
 if TYPE_CHECKING:
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 
 MAX_PULL_SIZE = 128 * 1024 * 1024
 _QUERY_ROUNDS = 3
-# By number of entries: how to read them at once. More are read by numpy.
-_UNPACKERS = tuple(struct.Struct(">" + "qiq" * count).unpack_from for count in range(65))
+_FILTERED_AT_ONCE = 128  # entries
 
 
 class MessageFilter(Protocol):
@@ -48,16 +46,10 @@ def get_message(
     max_size: int,
     message_filter: MessageFilter | None,
 ) -> GetMessageResult:
-    """Records of a queue from an offset on."""
+    """Records of a queue from an offset on that a filter lets through, up to Java's limits. Hot."""
     queue = store.queues.get(topic, queue_id)
     if queue is None:
         return _none(store, GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, offset, 0, 0, 0)
-    plain = None
-    if message_filter is None and isinstance(queue, ConsumeQueue) and queue.ext is None:
-        plain = queue
-        taken = _take_all(store, plain, offset, max_count, max_size)
-        if taken is not None:
-            return taken
     low, high = queue.min_offset, queue.max_offset
     if high == 0:
         return _none(store, GetMessageStatus.NO_MESSAGE_IN_QUEUE, offset, 0, low, high)
@@ -67,15 +59,28 @@ def get_message(
         return _none(store, GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, offset, low, high)
     if offset > high:
         return _none(store, GetMessageStatus.OFFSET_OVERFLOW_BADLY, offset, high, low, high)
-    max_size = min(max(max_size, 100), MAX_PULL_SIZE)
-    memory = memory_bytes(store)
-    if plain is not None:
-        result = _get_plain(store, plain, offset, max_count, max_size, memory)
-    else:
-        result = _get_filtered(store, queue, offset, max_count, max_size, memory, message_filter)
-    result.min_offset, result.max_offset = low, high
+    result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, offset, low, high)
+    choice = _Choice(store, result, max_count, min(max(max_size, 100), MAX_PULL_SIZE), message_filter)
+    # So many entries are looked at, whatever comes of it, in so many files of the queue.
+    end = min(offset + max(store.config.max_filter_message_size // queue.unit_size, max_count), high)
+    files = store.config.travel_cq_file_num_when_get_message
+    at_once = max_count if message_filter is None else _FILTERED_AT_ONCE
+    while files and not choice.is_full and result.next_begin_offset < end:
+        following = result.next_begin_offset
+        run = queue.read_run(following, max(min(at_once, end - following), 1))
+        if run is None:
+            if not result.message_count:
+                result.status = GetMessageStatus.OFFSET_FOUND_NULL
+                result.next_begin_offset = _corrected(store, offset, queue.roll_next_file(following))
+            break
+        choice.take(run)
+        if result.next_begin_offset <= following:
+            break  # a damaged entry of a batch, which leads nowhere
+        if run.ends_file:
+            files = 0 if result.message_count else files - 1
     stats = store.stats
-    if result.records:
+    if result.message_count:
+        result.status = GetMessageStatus.FOUND
         stats.get_found += 1
         stats.get_transferred += result.message_count
     else:
@@ -83,225 +88,103 @@ def get_message(
     return result
 
 
+class _Choice:
+    """Takes records into a result, run by run of queue entries, until it is full."""
+
+    __slots__ = (
+        "_filter", "_in_memory_from", "_log", "_max_count", "_max_size", "_result", "_skip_below",
+        "_store", "is_full",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        store: MessageStore,
+        result: GetMessageResult,
+        max_count: int,
+        max_size: int,
+        message_filter: MessageFilter | None,
+    ) -> None:
+        self._store = store
+        self._log = store.commit_log
+        self._result = result
+        self._max_count = max_count
+        self._max_size = max_size
+        self._filter = message_filter
+        self._in_memory_from = store.commit_log.max_offset - memory_bytes(store)
+        self._skip_below = -1  # the log is gone up to there
+        self.is_full = False
+
+    def take(self, run: Run) -> None:
+        """Take what may be taken. Hot: a run that fits, without a filter, is taken as it is."""
+        result, config = self._result, self._store.config
+        first, last = int(run.offsets[0]), int(run.offsets[-1])
+        if first >= self._in_memory_from:
+            count = config.max_transfer_count_on_message_in_memory
+            size = config.max_transfer_bytes_on_message_in_memory
+        else:
+            count = config.max_transfer_count_on_message_in_disk
+            size = config.max_transfer_bytes_on_message_in_disk
+        count, size = min(count, self._max_count), min(size, self._max_size)
+        result.suggest_pulling_from_slave = last < self._in_memory_from
+        if self._filter is None and run.batch_nums is None:
+            taken = len(run.offsets)
+            total = sum(run.sizes) if taken < LONG_RUN else int(np.sum(run.sizes, dtype=np.int64))
+            if result.message_count + taken <= count and result.buffer_total_size + total <= size:
+                file = self._log.files.find(first)
+                if file is not None and last + run.sizes[-1] - file.base <= file.read_position:
+                    result.add_run(file.view, file.base, run.offsets, run.sizes, run.queue_offsets, total)
+                    self.is_full = result.message_count == count
+                    return
+        self._take_each(run, count, size)
+
+    def _take_each(self, run: Run, max_count: int, max_size: int) -> None:
+        """Look at each entry: the filter, the limits, and what is in the log still."""
+        result, find, message_filter = self._result, self._log.files.find, self._filter
+        base, limit, view = -1, -1, memoryview(b"")
+        for number, (place, size, code) in enumerate(zip(*map(_as_list, run[1:4]))):
+            batch_num = 1 if run.batch_nums is None else run.batch_nums[number]
+            count, total = result.message_count, result.buffer_total_size
+            if total and (
+                count + batch_num > self._max_count or count >= max_count or total + size > max_size
+            ):
+                self.is_full = True
+                return
+            queue_offset = run.queue_offsets[number]
+            result.next_begin_offset = queue_offset + batch_num
+            if place < self._skip_below:
+                continue
+            if message_filter is not None and not message_filter.matches_queue(
+                code, None if run.ext is None else run.ext[number]
+            ):
+                if not total:
+                    result.status = GetMessageStatus.NO_MATCHED_MESSAGE
+                continue
+            at = place - base
+            if not 0 <= at <= limit - size:
+                file = find(place)
+                if file is None or place - file.base + size > file.read_position:
+                    if not total:
+                        result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+                    self._skip_below = self._log.roll_next_file(place)
+                    continue
+                base, limit, view = file.base, file.read_position, file.view
+                at = place - base
+            record = view[at : at + size]
+            if message_filter is not None and not message_filter.matches_record(record):
+                result.filter_message_count += 1
+                if not total:
+                    result.status = GetMessageStatus.NO_MATCHED_MESSAGE
+                continue
+            result.add(record, queue_offset, batch_num)
+
+
+def _as_list(places: Places) -> Sequence[int]:
+    return places.tolist() if isinstance(places, np.ndarray) else places
+
+
 def memory_bytes(store: MessageStore) -> int:
     """How much of the log is taken to be in memory."""
     return physical_memory_bytes() * store.config.access_message_in_memory_max_ratio // 100
-
-
-def _get_plain(
-    store: MessageStore, queue: ConsumeQueue, offset: int, max_count: int, max_size: int, memory: int
-) -> GetMessageResult:
-    """The common case: no filter, one message a record. Hot: under a microsecond a record."""
-    config, commit_log = store.config, store.commit_log
-    result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, offset)
-    records = result.records
-    queue_offsets = result.queue_offsets
-    log_end = commit_log.max_offset
-    entry_limit = max(config.max_filter_message_size, max_count * ENTRY_SIZE) // ENTRY_SIZE
-    following, total, last_offset, skip_below = offset, 0, 0, -1
-    base, limit, view = -1, -1, memoryview(b"")
-    end = queue.max_offset
-    for _ in range(config.travel_cq_file_num_when_get_message):
-        if following >= end:
-            break
-        entries = queue.entries_from(following)
-        if entries is None:
-            result.status = GetMessageStatus.OFFSET_FOUND_NULL
-            following = _corrected(store, following, queue.roll_next_file(following))
-            break
-        wanted = min(len(entries) // ENTRY_SIZE, entry_limit - (following - offset)) * ENTRY_SIZE
-        for physical_offset, size, _ in ENTRY.iter_unpack(entries[:wanted]):
-            if log_end - physical_offset <= memory:
-                count_limit = config.max_transfer_count_on_message_in_memory
-                size_limit = config.max_transfer_bytes_on_message_in_memory
-            else:
-                count_limit = config.max_transfer_count_on_message_in_disk
-                size_limit = config.max_transfer_bytes_on_message_in_disk
-            if total:
-                count = len(records)
-                grown = total + size
-                if count >= max_count or count >= count_limit or grown > max_size or grown > size_limit:
-                    break
-            last_offset = physical_offset
-            following += 1
-            if physical_offset < skip_below:
-                continue
-            at = physical_offset - base
-            if not 0 <= at <= limit - size:
-                file = commit_log.files.find(physical_offset)
-                if file is None or physical_offset - file.base + size > file.read_position:
-                    if not total:
-                        result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
-                    skip_below = commit_log.roll_next_file(physical_offset)
-                    continue
-                base, limit, view = file.base, file.read_position, file.view
-                at = physical_offset - base
-            records.append(view[at : at + size])
-            queue_offsets.append(following - 1)
-            total += size
-        if total:
-            result.status = GetMessageStatus.FOUND
-            break
-    result.next_begin_offset = following
-    result.message_count = len(records)
-    result.buffer_total_size = total
-    result.suggest_pulling_from_slave = log_end - last_offset > memory
-    return result
-
-
-def take_all(
-    store: MessageStore, topic: str, queue_id: int, offset: int, max_count: int
-) -> GetMessageResult | None:
-    """What `get_message` gives to a pull without a filter, where that is easily told; None elsewhere. Hot."""
-    try:
-        queue = store.queues.table[topic][queue_id]
-    except KeyError:
-        return None
-    if queue.__class__ is not ConsumeQueue or queue.ext is not None:
-        return None
-    return _take_all(store, queue, offset, max_count, MAX_PULL_SIZE)
-
-
-def _take_all(
-    store: MessageStore, queue: ConsumeQueue, offset: int, max_count: int, max_size: int
-) -> GetMessageResult | None:
-    """As many records as may be taken at once, where all of them lie in one log file and in memory; None
-    elsewhere. Hot: a third of the time of looking at each."""
-    log_files, queue_files, config = store.commit_log.files, queue.files, store.config
-    if not log_files.files or not queue_files.files:
-        return None
-    queue_file, last = queue_files.files[-1], log_files.files[-1]
-    at = offset * ENTRY_SIZE - queue_file.base
-    available = high = (queue_file.wrote - at) // ENTRY_SIZE
-    if at < 0:
-        older = queue_files.find(offset * ENTRY_SIZE)
-        if older is None:
-            return None
-        at += queue_file.base - older.base
-        queue_file, available = older, (older.wrote - at) // ENTRY_SIZE
-    count = min(max_count, config.max_transfer_count_on_message_in_memory, available)
-    low = queue.min_offset
-    if count <= 0 or offset < low:
-        return None
-    limit = min(max_size, config.max_transfer_bytes_on_message_in_memory)
-    offsets: Places
-    sizes: Places
-    if count < len(_UNPACKERS):
-        flat = _UNPACKERS[count](queue_file.view, at)
-        offsets, sizes = flat[0::3], flat[1::3]
-        total = sum(sizes)
-        if total > limit:
-            return None
-    else:
-        entries = np.frombuffer(queue_file.view, ENTRY_DTYPE, count, at)
-        ends = np.cumsum(entries["size"], dtype=np.int64)
-        count = int(np.searchsorted(ends, limit, "right"))
-        if count == 0:
-            return None
-        offsets, sizes = entries["offset"][:count].astype(np.int64), entries["size"][:count].astype(np.int64)
-        total = int(ends[count - 1])
-    first, end = int(offsets[0]), int(offsets[-1] + sizes[-1])
-    file = last if first >= last.base else log_files.find(first)
-    if (
-        file is None
-        or end - file.base > file.read_position
-        or last.base + last.read_position - first > memory_bytes(store)
-    ):
-        return None
-    result = GetMessageResult(GetMessageStatus.FOUND, offset + count, low, offset + high)
-    result.view = file.view
-    base = file.base
-    if isinstance(offsets, np.ndarray):
-        offsets = offsets - base
-    elif base:
-        offsets = [place - base for place in offsets]
-    result.places = offsets, sizes
-    result.message_count = count
-    result.buffer_total_size = total
-    store.stats.get_found += 1
-    store.stats.get_transferred += count
-    return result
-
-
-def _get_filtered(
-    store: MessageStore,
-    queue: AnyQueue,
-    offset: int,
-    max_count: int,
-    max_size: int,
-    memory: int,
-    message_filter: MessageFilter | None,
-) -> GetMessageResult:
-    config, commit_log = store.config, store.commit_log
-    result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, offset)
-    log_end = commit_log.max_offset
-    byte_limit = max(config.max_filter_message_size, max_count * queue.unit_size)
-    following, last_offset, skip_below, seen = offset, 0, -1, False
-    queue_offsets = result.queue_offsets
-    for entry in queue.iterate(offset):
-        seen = True
-        if (entry.queue_offset - offset) * queue.unit_size >= byte_limit:
-            break
-        if _is_full(store, result, entry.size, entry.batch_num, max_count, max_size,
-                    log_end - entry.physical_offset <= memory):  # fmt: skip
-            break
-        last_offset = entry.physical_offset
-        following = entry.queue_offset + entry.batch_num
-        if entry.physical_offset < skip_below:
-            continue
-        if message_filter is not None and not message_filter.matches_queue(entry.tags_code, entry.ext):
-            if not result.records:
-                result.status = GetMessageStatus.NO_MATCHED_MESSAGE
-            continue
-        record = commit_log.message(entry.physical_offset, entry.size)
-        if record is None:
-            if not result.records:
-                result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
-            skip_below = commit_log.roll_next_file(entry.physical_offset)
-            continue
-        if message_filter is not None and not message_filter.matches_record(record):
-            result.filter_message_count += 1
-            if not result.records:
-                result.status = GetMessageStatus.NO_MATCHED_MESSAGE
-            continue
-        result.records.append(record)
-        queue_offsets.append(entry.queue_offset)
-        result.message_count += entry.batch_num
-        result.buffer_total_size += entry.size
-        result.status = GetMessageStatus.FOUND
-        skip_below = -1
-    if not seen:
-        result.status = GetMessageStatus.OFFSET_FOUND_NULL
-        following = _corrected(store, offset, queue.roll_next_file(offset))
-    result.next_begin_offset = following
-    result.suggest_pulling_from_slave = log_end - last_offset > memory
-    return result
-
-
-def _is_full(
-    store: MessageStore,
-    result: GetMessageResult,
-    size: int,
-    batch_num: int,
-    max_count: int,
-    max_size: int,
-    in_memory: bool,
-) -> bool:
-    if not result.records:
-        return False
-    config = store.config
-    grown = result.buffer_total_size + size
-    if result.message_count + batch_num > max_count or grown > max_size:
-        return True
-    if in_memory:
-        return (
-            grown > config.max_transfer_bytes_on_message_in_memory
-            or result.message_count >= config.max_transfer_count_on_message_in_memory
-        )
-    return (
-        grown > config.max_transfer_bytes_on_message_in_disk
-        or result.message_count >= config.max_transfer_count_on_message_in_disk
-    )
 
 
 def _none(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,18 +110,16 @@ class GetMessageResult:
     """Records found for a pull: slices of the log, not copies. Hot: one is made for each pull."""
 
     __slots__ = (
+        "_parts",
         "_queue_offsets",
-        "_records",
         "buffer_total_size",
         "filter_message_count",
         "max_offset",
         "message_count",
         "min_offset",
         "next_begin_offset",
-        "places",
         "status",
         "suggest_pulling_from_slave",
-        "view",
     )
 
     def __init__(
@@ -130,51 +129,80 @@ class GetMessageResult:
         self.next_begin_offset = next_begin_offset
         self.min_offset = min_offset
         self.max_offset = max_offset
-        self._records: list[memoryview] | None = None
-        self.view: memoryview | None = None  # with places: the log file that they are in
-        self.places: tuple[Places, Places] | None = None  # positions and sizes in it
-        self._queue_offsets: list[int] | None = None
+        # Records, or runs of them: the log file that they are in, their places and sizes, and all their bytes
+        self._parts: list[memoryview | tuple[memoryview, Places, Places, int]] = []
+        self._queue_offsets: list[Sequence[int]] = []
         self.message_count = 0
         self.buffer_total_size = 0
         self.suggest_pulling_from_slave = False
         self.filter_message_count = 0
 
+    def add(self, record: memoryview, queue_offset: int, batch_num: int) -> None:
+        """Take a record."""
+        self._parts.append(record)
+        self._queue_offsets.append((queue_offset,))
+        self.message_count += batch_num
+        self.buffer_total_size += len(record)
+
+    def add_run(
+        self,
+        view: memoryview,
+        base: int,
+        offsets: Places,
+        sizes: Places,
+        queue_offsets: Sequence[int],
+        total: int,
+    ) -> None:
+        """Take records of one log file, given as bytes from its beginning at an offset of the log. Hot."""
+        if isinstance(offsets, np.ndarray):
+            offsets = offsets - base
+        elif base:
+            offsets = [place - base for place in offsets]
+        self._parts.append((view, offsets, sizes, total))
+        self._queue_offsets.append(queue_offsets)
+        self.message_count += len(queue_offsets)
+        self.buffer_total_size += total
+        self.next_begin_offset = queue_offsets[-1] + 1
+
     @property
     def queue_offsets(self) -> list[int]:
         """The queue offsets of the records."""
-        if self._queue_offsets is None:
-            first = self.next_begin_offset - self.message_count
-            self._queue_offsets = list(range(first, self.next_begin_offset)) if self.places else []
-        return self._queue_offsets
+        return list(chain.from_iterable(self._queue_offsets))
 
     @property
     def records(self) -> list[memoryview]:
         """The records, one by one."""
-        if self._records is None:
-            self._records = []
-            if self.view is not None and self.places is not None:
-                view = self.view
-                self._records = [view[at : at + size] for at, size in zip(*self.places)]
-        return self._records
+        found: list[memoryview] = []
+        for part in self._parts:
+            if isinstance(part, memoryview):
+                found.append(part)
+            else:
+                view, positions, sizes, _ = part
+                found += [view[at : at + size] for at, size in zip(positions, sizes)]
+        return found
 
     @property
     def blocks(self) -> list[memoryview]:
-        """The bytes of all records, in as few slices as it takes: one, where they lie behind each other."""
-        if self.view is not None and self.places is not None:
-            first = self.places[0][0]
-            if self.places[0][-1] + self.places[1][-1] - first == self.buffer_total_size:
-                return [self.view[first : first + self.buffer_total_size]]
-            if isinstance(self.places[0], np.ndarray):
-                return self._runs(self.view, *self.places)
-        return self.records
+        """The bytes of all records, in one slice where they lie behind each other, as those of a batch."""
+        found: list[memoryview] = []
+        for part in self._parts:
+            if isinstance(part, memoryview):
+                found.append(part)
+            else:
+                found += _slices(*part)
+        return found
 
-    @staticmethod
-    def _runs(view: memoryview, positions: Places, sizes: Places) -> list[memoryview]:
-        """A slice for all records that lie behind each other, as those of a batch do."""
-        starts, ends = np.asarray(positions), np.asarray(positions) + sizes
-        first = np.flatnonzero(np.append(True, starts[1:] != ends[:-1]))
-        last = np.append(first[1:], len(starts)) - 1
-        return [view[start:end] for start, end in zip(starts[first].tolist(), ends[last].tolist())]
+
+def _slices(view: memoryview, positions: Places, sizes: Places, total: int) -> list[memoryview]:
+    first, end = positions[0], positions[-1] + sizes[-1]
+    if end - first == total:
+        return [view[first:end]]
+    if not isinstance(positions, np.ndarray):
+        return [view[at : at + size] for at, size in zip(positions, sizes)]
+    ends = positions + sizes
+    firsts = np.flatnonzero(np.append(True, positions[1:] != ends[:-1]))
+    lasts = np.append(firsts[1:], len(positions)) - 1
+    return [view[start:end] for start, end in zip(positions[firsts].tolist(), ends[lasts].tolist())]
 
 
 @dataclass(slots=True)
