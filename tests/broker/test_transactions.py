@@ -434,6 +434,142 @@ def test_what_was_committed_before_a_crash_is_not_decided_before_the_index_is_co
     run(tmp_path, clock, producer, after)
 
 
+def test_a_clock_that_is_put_right_while_the_index_catches_up_gives_up_no_half(
+    tmp_path, clock, producer, monkeypatch
+):
+    """Given a machine that started with a clock a year behind and was off again before its index was
+    complete, when the clock was put right by then, then halves are asked for
+    and not given up as too old."""
+
+    async def before(broker: Broker) -> None:
+        for number in range(100):
+            prepare(broker, clock, number)
+
+    async def behind(broker: Broker) -> None:
+        assert broker.store.index_catch_up.is_behind
+        clock.set_by(YEAR_MS)
+        await broker.transactions.check()
+        assert broker.store.clock_steps.today(0, 0) == 0  # back and ahead: both were seen
+
+    async def nothing(broker: Broker) -> None:
+        assert broker.store.index_catch_up.is_behind
+
+    async def after(broker: Broker) -> None:
+        broker.store.index_catch_up.finish()
+        clock.advance(60_000)
+        await broker.transactions.check()
+        assert len(producer.asked) == 100
+        assert not messages(broker, TRANS_CHECK_MAX_TIME_TOPIC, 0)
+
+    run(tmp_path, clock, producer, before)
+    shutil.rmtree(tmp_path / "store" / "index")
+    monkeypatch.setattr(index_catch_up, "STEP_BYTES", 1000)
+    monkeypatch.setattr(IndexCatchUp, "run_once", lambda self: None)
+    for boot, test, set_by_ms in (
+        ("second", behind, -YEAR_MS),
+        ("third", nothing, 0),
+        ("fourth", after, 0),
+    ):
+        (tmp_path / "store" / "abort").touch()
+        clock.set_by(set_by_ms)
+        clock.boot = boot
+        run(tmp_path, clock, producer, test)
+
+
+def test_a_machine_that_starts_twice_after_its_clock_was_wrong_gives_up_no_half(tmp_path, clock, producer):
+    """Given a half that was stored long ago only by a clock that nobody trusts yet, when the machine starts
+    once more, then that is still not time that passed."""
+
+    async def before(broker: Broker) -> None:
+        prepare(broker, clock)
+
+    async def nothing(broker: Broker) -> None:
+        clock.advance(1000)
+
+    async def after(broker: Broker) -> None:
+        await broker.transactions.check()
+        assert len(producer.asked) == 1
+        assert not messages(broker, TRANS_CHECK_MAX_TIME_TOPIC, 0)
+
+    run(tmp_path, clock, producer, before)
+    clock.set_by(YEAR_MS)
+    for boot, test in (("second", nothing), ("third", nothing), ("fourth", after)):
+        clock.boot = boot
+        run(tmp_path, clock, producer, test)
+
+
+def test_a_half_of_which_nobody_was_asked_is_asked_for_before_it_is_given_up(tmp_path, clock, producer):
+    """Given halves, one of them immune for longer than messages are kept, when the broker is away for longer
+    than that, then both are asked for once it is back, and the answers count."""
+
+    async def before(broker: Broker) -> None:
+        prepare(broker, clock, 0)
+        prepare(broker, clock, 1, CHECK_IMMUNITY_TIME_IN_SECONDS="999999999")
+
+    async def after(broker: Broker) -> None:
+        await broker.transactions.check()
+        assert not messages(broker, TRANS_CHECK_MAX_TIME_TOPIC)
+        assert [CheckTransactionState.read(asked).msg_id for asked in producer.asked] == ["U0", "U1"]
+        for half in halves(broker)[2:]:
+            assert end(broker, half, COMMIT, check=True) == ResponseCode.SUCCESS
+        clock.advance(60_000)
+        await broker.transactions.check()
+        assert len(producer.asked) == 2
+        assert not messages(broker, TRANS_CHECK_MAX_TIME_TOPIC)
+        assert committed(broker) == [b"body 0", b"body 1"]
+
+    run(tmp_path, clock, producer, before)
+    clock.advance(100 * 3_600_000)  # fileReservedTime is 72
+    run(tmp_path, clock, producer, after)
+
+
+def test_the_last_question_has_time_to_be_answered(tmp_path, clock, producer):
+    async def test(broker: Broker) -> None:
+        prepare(broker, clock)
+        for _ in range(3):  # transactionCheckMax
+            clock.advance(60_000)
+            await broker.transactions.check()
+        assert len(producer.asked) == 3
+        assert not messages(broker, TRANS_CHECK_MAX_TIME_TOPIC)
+        assert end(broker, halves(broker)[-1], COMMIT, check=True) == ResponseCode.SUCCESS
+        clock.advance(60_000)
+        await broker.transactions.check()
+        assert not messages(broker, TRANS_CHECK_MAX_TIME_TOPIC)
+
+    run(tmp_path, clock, producer, test)
+
+
+@pytest.mark.parametrize("when", ["before the commit", "after the commit"])
+def test_a_clock_that_was_set_back_does_not_hide_what_was_committed_before_a_crash(
+    tmp_path, clock, producer, when
+):
+    """Given a clock that is set back around a commit whose op message a crash takes, then the message is not
+    asked for again and comes once: also if index files of the time after that begin before the half."""
+
+    async def before(broker: Broker) -> None:
+        half = prepare(broker, clock)
+        if when == "before the commit":
+            clock.set_by(-YEAR_MS)
+        end(broker, half, COMMIT)
+        if when == "after the commit":
+            clock.set_by(-YEAR_MS)
+        for number in range(1, 100):
+            end(broker, prepare(broker, clock, number), ROLLBACK)
+        broker.transactions._unwritten.remove(0)  # what a crash takes
+
+    async def after(broker: Broker) -> None:
+        assert len(broker.store.index.files) > 2
+        assert end(broker, halves(broker)[0], COMMIT, check=True) == ResponseCode.SUCCESS
+        clock.advance(60_000)
+        await broker.transactions.check()
+        assert producer.asked == []
+        assert committed(broker) == [b"body 0"]
+
+    config = {"maxIndexNum": "64", "maxHashSlotNum": "16"}
+    run(tmp_path, clock, producer, before, config)
+    run(tmp_path, clock, producer, after, config)
+
+
 def test_a_delayed_message_of_a_transaction_is_delayed_when_it_is_committed(tmp_path, clock, producer):
     async def test(broker: Broker) -> None:
         half = prepare(broker, clock, DELAY="18")

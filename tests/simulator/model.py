@@ -66,6 +66,8 @@ class Model:
             assert name in found, f"{name} was acknowledged or committed and is not there"
         for name in self.rolled_back:
             assert name not in found, f"{name} was rolled back and is there"
+        for name in self.committed:
+            assert len(found.get(name, ())) <= 1, f"{name} was committed once and is there more often"
         for name, due_ms in self.due_ms.items():
             by_clock = name.startswith("timed-")  # a time of the day, and no duration
             for times in self.arrivals.get(name, ()):

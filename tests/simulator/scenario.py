@@ -10,8 +10,8 @@ What must hold:
 - there is no message that nobody sent, and none in another queue than it was sent to;
 - the offsets of a queue have no gap, and each leads to the record that has it;
 - the messages of a producer are in the order in which they were acknowledged;
-- delayed messages come, and not early, whichever way clocks are set; committed transactions are seen, those
-  rolled back never; a lock is nobody else's before its time;
+- delayed messages come, and not early, whichever way clocks are set; committed transactions are seen, once,
+  those rolled back never; a lock is nobody else's before its time;
 - the consumer group has seen every message that is there; its offsets never went back while the broker ran,
   and with a restart not behind what had been committed long before;
 - the topic that was created is never forgotten;

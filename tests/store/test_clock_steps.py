@@ -48,6 +48,18 @@ def test_steps_are_remembered_by_the_next_process(tmp_path: Path, clock: ManualC
         assert store.clock_steps.today(0, second) == HOUR_MS
 
 
+def test_a_clock_that_is_put_right_after_more_starts_of_the_machine_was_never_ahead(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    with open_store(small_config(tmp_path), clock=clock) as store:
+        first = stored(store)
+    for boot, set_by_ms in (("second", HOUR_MS), ("third", 0), ("fourth", -HOUR_MS)):
+        clock.boot = boot
+        clock.set_by(set_by_ms)
+        with open_store(small_config(tmp_path), clock=clock) as store:
+            assert store.clock_steps.today(START_MS, first) == START_MS
+
+
 def test_a_clock_that_ticks_is_not_set(tmp_path: Path, clock: ManualClock) -> None:
     with open_store(small_config(tmp_path), clock=clock) as store:
         first = stored(store)

@@ -155,6 +155,29 @@ def test_a_clock_that_is_put_right_after_a_start_of_the_machine_deletes_nothing(
         assert log_files(store) == [0, 1, 2, 3, 4, 5]
 
 
+def test_a_machine_that_starts_again_with_a_clock_that_is_not_trusted_yet_deletes_nothing(
+    tmp_path: Path, clock: ManualClock, disk: FaultDisk
+) -> None:
+    """Given a machine that started with a clock a year ahead, when it starts again and again, then what the
+    clock says is believed after a day in which it ran, all starts together."""
+    with filled(tmp_path, clock, disk):
+        pass
+    clock.set_by(YEAR_MS)
+    for number in range(12):
+        clock.boot = f"boot {number}"
+        with open_store(small_config(tmp_path), clock=clock, disk=disk) as store:
+            delete_at_any_hour(store)
+            store.retention.run_once()
+            assert log_files(store) == [0, 1, 2, 3, 4, 5]
+            clock.advance(2 * HOUR_MS)
+            put(store, message())
+        clock.advance(HOUR_MS)
+    with open_store(small_config(tmp_path), clock=clock, disk=disk) as store:
+        delete_at_any_hour(store)
+        store.retention.run_once()
+        assert log_files(store) == [5]
+
+
 def test_an_operator_may_say_that_the_clock_is_right(
     tmp_path: Path, clock: ManualClock, disk: FaultDisk
 ) -> None:

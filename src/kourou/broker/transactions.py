@@ -170,8 +170,10 @@ class TransactionService:
         if not topic or not unique_id:
             return False
         since = min(half.born_timestamp, half.store_timestamp) - INDEX_PRECISION_MS
-        found = self._broker.store.query_message(topic, unique_id, begin=since)
-        messages = [decode(record) for record in found.records]
+        found = self._broker.store.query_message(
+            topic, unique_id, begin=since, after_offset=half.physical_offset
+        )
+        messages = [decode(record, check_crc=False) for record in found.records]
         return any(
             message.sys_flag & sysflag.TRANSACTION_MASK == sysflag.TRANSACTION_COMMIT
             and message.properties.get(names.PRODUCER_GROUP) == half.properties.get(names.PRODUCER_GROUP)
@@ -286,9 +288,9 @@ class TransactionService:
         queue = store.queues.get(TRANS_HALF_TOPIC, QUEUE)
         while queue is not None and self._unsure_from < self._unsure_to:
             first = max(self._unsure_from, self._half_at, queue.min_offset)
-            self._unsure_from = min(first + AT_ONCE, self._unsure_to)
+            until = min(first + AT_ONCE, self._unsure_to)
             for entry in queue.iterate(first):
-                if entry.queue_offset >= self._unsure_from:
+                if entry.queue_offset >= until:
                     break
                 if entry.queue_offset in self._resolved:
                     continue
@@ -297,6 +299,7 @@ class TransactionService:
                     self._newest[_key(half.properties)] = entry.queue_offset
                     if self._was_committed(half):
                         self._resolve(entry.queue_offset)
+            self._unsure_from = until
             await asyncio.sleep(0)
 
     def _start_of(self, topic: str) -> int:
@@ -349,10 +352,10 @@ class TransactionService:
     async def check(self) -> None:
         """Pass the halves that are resolved, and ask for those that have been unresolved for too long."""
         store = self._broker.store
+        store.look_at_clock()  # also while nothing is decided: a step not seen is taken for time that passed
         if store.index_catch_up.is_behind:
             return  # which of them were committed is told by the index alone
         await self._find_committed()
-        store.look_at_clock()
         # By its place and not, as in Java, by its time: the clock may have been ahead when it was stored.
         began_at = store.max_offset(TRANS_HALF_TOPIC, QUEUE)
         while True:
@@ -390,10 +393,13 @@ class TransactionService:
         times = _number(half, names.TRANSACTION_CHECK_TIMES) or 0
         gap_ms = self._broker.store.clock_steps.gap_ms(half.physical_offset + 1)
         reserved_ms = config.store.file_reserved_time * 3_600_000 + gap_ms
-        if times >= config.transaction_check_max or self._is_older(half, reserved_ms):
-            return self._discard(half)
         if half.queue_offset >= began_at:
             return False
+        if times >= config.transaction_check_max:
+            return self._discard(half)
+        if self._is_older(half, reserved_ms):
+            # The broker may have been off all the time: nobody was asked yet.
+            return self._discard(half) if times else self._ask(half, 1)
         if names.CHECK_IMMUNITY_TIME_IN_SECONDS in half.properties:
             if not self._is_older(half, self._immunity_ms(half)):
                 return self._keep_immune(half)

@@ -17,7 +17,7 @@ More may be time that passed or a clock that was set ahead. It counts as time th
 goes back: then that much of it was wrong.
 
 JSON: bootId, differenceMs (time of day less elapsed time), timeMs (the time of day when it was written),
-gapMs, gapAt, gapSinceMs (see `gap_ms`), steps ([[position, ms], …]).
+gaps ([[position, ms, sinceMs], …], see `gap_ms`), steps ([[position, ms], …]).
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ LOAD_TRIES = 100  # at the start, which should not wait for ever on a machine th
 PAIR_TRIES = 5
 MAX_STEPS = 1000  # a clock that is set more often makes what is older wait longer
 TRUST_MS = 24 * 3_600_000  # a gap that nobody corrected for so long was time that passed
+MAX_GAPS = 100  # a machine that is off more often in a day makes what is older wait longer
 
 
 @dataclass(slots=True)
@@ -49,17 +50,16 @@ class _State:
     boot_id: str = ""
     difference_ms: int = 0
     time_ms: int = 0
-    gap_ms: int = 0  # of a machine that was off, by its clock: how much of it is true is not known
-    gap_at: int = 0  # the end of the log then
-    gap_since_ms: int = 0  # elapsed time at its end
+    # Of a machine that was off, by its clock, how much of it is true is not known: the end of the log then,
+    # ms, elapsed time at its end.
+    gaps: list[tuple[int, int, int]] = field(default_factory=list)
     steps: list[tuple[int, int]] = field(default_factory=list)  # position and ms, by position
 
     def encode(self) -> bytes:
         return json.dumps(
             {
                 "bootId": self.boot_id, "differenceMs": self.difference_ms, "timeMs": self.time_ms,
-                "gapMs": self.gap_ms, "gapAt": self.gap_at, "gapSinceMs": self.gap_since_ms,
-                "steps": self.steps,
+                "gaps": self.gaps, "steps": self.steps,
             }
         ).encode()  # fmt: skip
 
@@ -67,10 +67,9 @@ class _State:
     def decode(cls, data: bytes) -> _State:
         value = json.loads(data)
         steps = sorted((int(position), int(ms)) for position, ms in value["steps"])
-        return cls(
-            str(value["bootId"]), int(value["differenceMs"]), int(value["timeMs"]),
-            int(value["gapMs"]), int(value["gapAt"]), int(value["gapSinceMs"]), steps,
-        )  # fmt: skip
+        # A file of a version that knew one gap only has none.
+        gaps = [(int(at), int(ms), int(since_ms)) for at, ms, since_ms in value.get("gaps", ())]
+        return cls(str(value["bootId"]), int(value["differenceMs"]), int(value["timeMs"]), gaps, steps)
 
 
 class ClockSteps:
@@ -104,7 +103,8 @@ class ClockSteps:
         difference_ms, boot_id = self.now_ms - self.elapsed_ms, self._clock.boot_id()
         self._state, self._looked_at = state, end
         # A power cut may have taken the end of the log: what is stored there now comes after all steps.
-        state.steps, state.gap_at = [(min(at, end), ms) for at, ms in state.steps], min(state.gap_at, end)
+        state.steps = [(min(at, end), ms) for at, ms in state.steps]
+        state.gaps = [(min(at, end), ms, since_ms) for at, ms, since_ms in state.gaps]
         if is_known and boot_id and boot_id == state.boot_id:
             step_ms = difference_ms - state.difference_ms
         else:
@@ -112,7 +112,7 @@ class ClockSteps:
             passed_ms = self.now_ms - known_ms if known_ms else 0
             # Without a file it is not known which clock the last record went by.
             step_ms = min(passed_ms, 0) if is_known else 0
-            state.gap_ms, state.gap_at, state.gap_since_ms = max(passed_ms, 0), end, self.elapsed_ms
+            self._add_gap(max(passed_ms, 0), end, min(known_ms, self.now_ms) - state.difference_ms)
         state.boot_id, state.difference_ms = boot_id, difference_ms - step_ms
         self._is_saved = False
         self._take(step_ms, end)
@@ -168,14 +168,31 @@ class ClockSteps:
             log.warning(
                 "the clock was set by %d ms at %d of the log: delays go on as they were", step_ms, end
             )
-        if step_ms < 0 and state.gap_ms > 0:
-            wrong_ms = min(-step_ms, state.gap_ms)
-            state.gap_ms -= wrong_ms
-            self._add(state.gap_at, wrong_ms)
+        back_ms = -step_ms
+        while (
+            back_ms > 0 and state.gaps
+        ):  # the newest first: what was stored between two waits longer by that
+            at, gap_ms, since_ms = state.gaps.pop()
+            wrong_ms = min(back_ms, gap_ms)
+            if wrong_ms < gap_ms:
+                state.gaps.append((at, gap_ms - wrong_ms, since_ms))
+            self._add(at, wrong_ms)
+            back_ms -= wrong_ms
         self._add(end if step_ms > 0 else self._looked_at, step_ms)
         state.difference_ms += step_ms
         state.time_ms = self.now_ms
         self._save()
+
+    def _add_gap(self, gap_ms: int, end: int, last_ms: int) -> None:
+        """The machine was off. Those gaps go on that were not believed when it was last seen, by its elapsed
+        time of then: what it was off does not count for them."""
+        off_ms = self.elapsed_ms - last_ms
+        gaps = [(at, ms, since + off_ms) for at, ms, since in self._state.gaps if last_ms - since < TRUST_MS]
+        gaps += [(end, gap_ms, self.elapsed_ms)] * (gap_ms > 0)
+        while len(gaps) > MAX_GAPS:
+            (_, first_ms, _), (at, ms, since), *rest = gaps
+            gaps = [(at, first_ms + ms, since), *rest]
+        self._state.gaps = gaps
 
     def _add(self, position: int, ms: int) -> None:
         steps: Counter[int] = Counter()
@@ -218,6 +235,5 @@ class ClockSteps:
     def gap_ms(self, end: int) -> int:
         """How much of the age of what was stored before `end` is only what a clock says that was read after
         the machine had been off. It is believed when the clock was not corrected for TRUST_MS."""
-        state = self._state
-        is_young = self.elapsed_ms - state.gap_since_ms < TRUST_MS
-        return state.gap_ms if is_young and end <= state.gap_at else 0
+        young_ms = self.elapsed_ms - TRUST_MS
+        return sum(ms for at, ms, since_ms in self._state.gaps if end <= at and since_ms > young_ms)

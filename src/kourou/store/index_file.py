@@ -62,6 +62,7 @@ _BATCH_LEAST = 32
 MAX_PENDING_KEYS = 4096
 
 TAG_TYPE = "T"
+MAX_LONG = (1 << 63) - 1  # later than all times, after all offsets
 
 # Keys that wait are one flat list of four values each: hash of the prefix `topic#`, the key, physical offset,
 # store time. Its columns are slices, which cost a tenth of taking as many tuples apart.
@@ -482,17 +483,30 @@ class IndexService:
         return file
 
     def query(
-        self, topic: str, key: str, limit: int, begin: int, end: int, index_type: str | None = None
+        self,
+        topic: str,
+        key: str,
+        limit: int,
+        begin: int,
+        end: int,
+        index_type: str | None = None,
+        after_offset: int = MAX_LONG,
     ) -> list[int]:
-        """Physical offsets of a key (a tag with index_type T), newest first."""
+        """Physical offsets of a key (a tag with index_type T) within two times, newest first.
+
+        Times tell nothing where the clock was set back: files with records after `after_offset` are searched
+        whatever they say.
+        """
         self.try_write_pending()
         limit = min(limit, self._config.max_msgs_num_batch)
         text = f"{topic}#{TAG_TYPE}#{key}" if index_type == TAG_TYPE else f"{topic}#{key}"
         found: list[int] = []
         for file in reversed(self.files):
-            if file.covers_time(begin, end):
+            if file.end_offset >= after_offset:
+                found += file.query(text, limit - len(found), 0, MAX_LONG)
+            elif file.covers_time(begin, end):
                 found += file.query(text, limit - len(found), begin, end)
-            if file.begin_timestamp < begin or len(found) >= limit:
+            if len(found) >= limit or (file.begin_timestamp < begin and file.begin_offset <= after_offset):
                 break
         return found
 

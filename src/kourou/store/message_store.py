@@ -401,9 +401,11 @@ class MessageStore:
         begin: int = 0,
         end: int = 1 << 62,
         index_type: str | None = None,
+        after_offset: int = 1 << 62,
     ) -> QueryMessageResult:
-        """Messages by key (or tag, with index_type T) stored within two times."""
-        return reads.query_message(self, topic, key, limit, begin, end, index_type)
+        """Messages by key (or tag, with index_type T) stored within two times, or after an offset of the log,
+        whatever the clock said then."""
+        return reads.query_message(self, topic, key, limit, begin, end, index_type, after_offset)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Queue offset of the first message of a queue, -1 where there is no such queue."""

@@ -203,13 +203,20 @@ def _corrected(store: MessageStore, offset: int, corrected: int) -> int:
 
 
 def query_message(
-    store: MessageStore, topic: str, key: str, limit: int, begin: int, end: int, index_type: str | None
+    store: MessageStore,
+    topic: str,
+    key: str,
+    limit: int,
+    begin: int,
+    end: int,
+    index_type: str | None,
+    after_offset: int,
 ) -> QueryMessageResult:
     """Messages by key. The index holds hashes only: a record that merely shares the hash is left out."""
     result = QueryMessageResult(store.index_catch_up.remark, [], [])
     begins_at = store.queues.deleted_at.get(topic, 0)  # what is older was deleted with its topic
     for _ in range(_QUERY_ROUNDS):
-        offsets = sorted(set(store.index.query(topic, key, limit, begin, end, index_type)))
+        offsets = sorted(set(store.index.query(topic, key, limit, begin, end, index_type, after_offset)))
         if not offsets:
             break
         newest = store.index.files[-1]
