@@ -538,6 +538,7 @@ def test_what_is_dispatched_during_the_flush_of_queues_is_not_in_the_checkpoint(
 ) -> None:
     with open_store(small_config(tmp_path), disk=disk, clock=clock) as store:
         (first,) = put(store, message())
+        store.flusher.flush()
         with disk.held_syncs("consumequeue") as gate:
             thread = threading.Thread(target=store._queue_flusher.flush_all)
             thread.start()
@@ -838,3 +839,17 @@ def test_times_until_answered_are_in_the_statistics(sync_store: MessageStore, cl
     assert told == [PUT_OK]
     assert sync_store.stats.put_time_max_ms == 30
     assert sync_store.stats.put_distribution[2] == 1  # 10 to 50 ms
+
+
+def test_recovery_begins_no_later_than_what_is_on_the_disk_of_the_log(async_store: MessageStore) -> None:
+    """Given queues on the disk whose newest records are not, then the checkpoint vouches for the others only:
+    a power cut may take them, and recovery has to find out."""
+    put(async_store, message())
+    (second,) = put(async_store, message())
+    async_store.flusher.flush()
+    async_store._queue_flusher.flush_all()
+    flushed = async_store.commit_log.files.flushed_where
+    assert async_store.checkpoint.logics_physical_offset == second < flushed
+    put(async_store, message(), message())
+    async_store._queue_flusher.flush_all()
+    assert async_store.checkpoint.logics_physical_offset == flushed

@@ -192,8 +192,10 @@ class QueueFlusher:
         checkpoint: StoreCheckpoint,
         post: Post,
         retry: Callable[[], None],
+        log_flushed: Callable[[], int],
     ) -> None:
         self._post = post
+        self._log_flushed = log_flushed  # up to which offset the log is on the disk
         self._retry = retry  # by the owner: what had no room gets its entries
         self._queues = queues
         self._index = index
@@ -228,7 +230,9 @@ class QueueFlusher:
         offset = self._checkpoint.dispatched_physical_offset
         self._queues.flush(0)
         self._flush_full_index_files()
-        if timestamp > 0:
+        # Recovery begins there: a record that is on the disk in its queue alone may be lost with the power.
+        flushed = self._log_flushed()
+        if timestamp > 0 and flushed > 0:
             self._checkpoint.logics_msg_timestamp = timestamp
-            self._checkpoint.logics_physical_offset = offset
+            self._checkpoint.logics_physical_offset = min(offset, flushed)
         self._checkpoint.flush()

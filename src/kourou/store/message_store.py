@@ -160,8 +160,9 @@ class MessageStore:
         )
         self._committer = CommitLogCommitter(files, config, clock, self.post, reput)
         self._queue_flusher = QueueFlusher(
-            self.queues, self.index, config, clock, self.checkpoint, self.post, self.dispatcher.retry
-        )
+            self.queues, self.index, config, clock, self.checkpoint, self.post, self.dispatcher.retry,
+            lambda: files.flushed_where,
+        )  # fmt: skip
         return self.recovery
 
     @property
