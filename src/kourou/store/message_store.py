@@ -36,7 +36,6 @@ from kourou.store.dispatch import Dispatcher
 from kourou.store.flush import CommitLogCommitter, CommitLogFlusher, QueueFlusher
 from kourou.store.index_file import IndexService
 from kourou.store.mapped_file import MappedFile, TransientStorePool
-from kourou.store.plain import PlainPutter
 from kourou.store.put import InnerMessage, MessagePutter
 from kourou.store.queue_store import DELETION_TOPIC, ConsumeQueueStore
 from kourou.store.recovery import RecoveryReport, recover
@@ -112,7 +111,6 @@ class MessageStore:
         )
         self.put_message = self.putter.put_message  # bound once: a call less for each message
         self.put_messages = self.putter.put_messages
-        self.plain = PlainPutter(self.putter)
         self.recovery: RecoveryReport | None = None
         self.replication: Replication | None = None  # while it runs
         self.on_topic_deleted: Callable[[str], None] | None = None  # hears each, of a slave too
@@ -150,6 +148,7 @@ class MessageStore:
         self.queues.flush_log = self._flush_log
         self.queues.on_deleted = self._topic_deleted
         self.dispatcher.dispatched_offset = self.commit_log.max_offset
+        self.dispatcher.index_from = self.index.end_offset
         files, config, clock, reput = self.commit_log.files, self.config, self.clock, self.dispatcher.reput
         self.flusher = CommitLogFlusher(
             files, config, clock, self.checkpoint, self._post, reput, self._stop_taking
