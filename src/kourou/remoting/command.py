@@ -32,9 +32,11 @@ from __future__ import annotations
 import itertools
 import operator
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
+from msgspec import DecodeError, Meta, Struct, field
+from msgspec.json import Decoder
 
 from kourou.errors import KourouError
 from kourou.remoting import lenient_json
@@ -62,8 +64,7 @@ _BINARY_HEAD = struct.Struct(">hBhiii")
 _INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
 
-_next_opaque = itertools.count().__next__
-
+_Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 
 _JSON_ANSWER = b",".join(
     (
@@ -82,37 +83,33 @@ class BadFrameError(KourouError):
     """Bytes that are no frame: the connection they came on is of no use any more."""
 
 
-class RemotingCommand:
-    """A request or a response. Hot: a plain class with slots."""
+if TYPE_CHECKING:
+    Body = bytes | memoryview | None
+else:
+    Body = Any  # it is never read from a header
 
-    __slots__ = (
-        "_ext_fields", "began", "body", "code", "flag", "language", "opaque", "remark", "serialize_type",
-        "version",
-    )  # fmt: skip
-    began: float  # when a request came, by time.perf_counter; only where requests are timed
+_next_opaque = itertools.count().__next__
 
-    def __init__(
-        self,
-        code: int,
-        ext_fields: dict[str, str] | None = None,
-        body: bytes | memoryview | None = None,
-        *,
-        remark: str | None = None,
-        opaque: int | None = None,
-        flag: int = 0,
-        language: str = LANGUAGE,
-        version: int = VERSION,
-        serialize_type: int = JSON,
-    ) -> None:
-        self.code = code
-        self._ext_fields = ext_fields  # None: the header has no extFields at all
-        self.body = body
-        self.remark = remark
-        self.opaque = new_opaque() if opaque is None else opaque
-        self.flag = flag
-        self.language = language
-        self.version = version
-        self.serialize_type = serialize_type
+
+def new_opaque() -> int:
+    """A number that tells a request from the others of its connection."""
+    return _next_opaque() & 0x7FFFFFFF
+
+
+class RemotingCommand(Struct, eq=False):
+    """A request or a response. Hot: msgspec reads one from a JSON header in half of the time that a
+    dictionary and a class take."""
+
+    code: _Int32
+    _ext_fields: dict[str, str] | None = field(default=None, name="extFields")  # None: there are none at all
+    body: Body = None
+    remark: str | None = None
+    opaque: _Int32 = field(default_factory=new_opaque)
+    flag: _Int32 = 0
+    language: str = LANGUAGE
+    version: _Int32 = VERSION
+    serialize_type: int = JSON
+    began: float = 0.0  # when a request that is timed came, by perf_counter
 
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "request"
@@ -144,17 +141,9 @@ class RemotingCommand:
         remark: str | None = None,
     ) -> RemotingCommand:
         """An answer to this request, in the form it was asked."""
-        answer = RemotingCommand.__new__(RemotingCommand)  # without __init__: hot, as in _decode_json
-        answer.code = code
-        answer._ext_fields = ext_fields
-        answer.body = body
-        answer.remark = remark
-        answer.opaque = self.opaque
-        answer.flag = RESPONSE_FLAG
-        answer.language = LANGUAGE
-        answer.version = VERSION
-        answer.serialize_type = self.serialize_type
-        return answer
+        return RemotingCommand(
+            code, ext_fields, body, remark, self.opaque, RESPONSE_FLAG, LANGUAGE, VERSION, self.serialize_type
+        )
 
     def encode(self) -> bytes:
         """The whole frame."""
@@ -199,9 +188,7 @@ class RemotingCommand:
         return b"".join((head, remark, _INT.pack(len(joined)), joined))
 
 
-def new_opaque() -> int:
-    """A number that tells a request from the others of its connection."""
-    return _next_opaque() & 0x7FFFFFFF
+_read_json = Decoder(RemotingCommand).decode
 
 
 def frame_head(serialize_type: int, header: bytes, body_length: int = 0) -> bytes:
@@ -225,46 +212,32 @@ def decode_frame(view: memoryview, at: int, end: int, word: int) -> RemotingComm
         raise BadFrameError(f"header of {word & 0xFFFFFF} bytes does not fit a frame of {end - at}")
     serialize_type = word >> 24
     if serialize_type == JSON:
-        command = _decode_json(view[at:header_end])
+        try:
+            command = _read_json(view[at:header_end])
+        except (DecodeError, UnicodeDecodeError):
+            command = _decode_odd_json(view[at:header_end])
     elif serialize_type == ROCKETMQ:
         command = _decode_binary(view[at:header_end])
     else:
         raise BadFrameError(f"unknown serialisation {serialize_type}")
-    if header_end < end:
-        command.body = view[header_end:end]
+    # Both are set whatever a JSON header has by these names.
+    command.body = view[header_end:end] if header_end < end else None
+    command.serialize_type = serialize_type
     return command
 
 
-def _decode_json(header: memoryview) -> RemotingCommand:
+def _decode_odd_json(header: memoryview) -> RemotingCommand:
+    """A header with numbers as text or as fields, or null for what is left out, as other clients write it."""
     try:
-        fields = orjson.loads(header)
-        get = fields.get
-        ext_fields = get("extFields")
-        if ext_fields is not None:
-            try:
-                "".join(ext_fields.values())  # the cheapest way to see that all are strings, as Java's are
-            except TypeError:
-                # Other clients send numbers, and none for what they leave out.
-                given = ext_fields.items()
-                ext_fields = {name: _text(value) for name, value in given if value is not None}
-        command = RemotingCommand.__new__(RemotingCommand)  # without __init__, whose keywords cost 0.5 µs
-        command.code = code = fields["code"]
-        command._ext_fields = ext_fields
-        command.body = None
-        command.remark = get("remark")
-        command.opaque = opaque = fields["opaque"]
-        command.flag = flag = get("flag", 0)
-        command.language = get("language", "OTHER")
-        command.version = version = get("version", 0)
-        command.serialize_type = JSON
-        try:
-            code | opaque | flag | version  # all of them whole numbers, or a TypeError
-        except TypeError:
-            command.code, command.opaque, command.flag, command.version = map(
-                _whole, (code, opaque, flag, version)
-            )
-        return command
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        given = orjson.loads(header)
+        fields = given.get("extFields")
+        if fields is not None:
+            fields = {name: _text(value) for name, value in fields.items() if value is not None}
+        numbers = (_whole(given.get(name)) for name in ("code", "opaque", "flag", "version"))
+        code, opaque, flag, version = numbers
+        language = given.get("language") or "OTHER"
+        return RemotingCommand(code, fields, None, given.get("remark"), opaque, flag, language, version)
+    except (orjson.JSONDecodeError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadFrameError(f"header is no JSON header: {error}") from error
 
 
