@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import random
 import socket
 
 from kourou.remoting.command import RemotingCommand, decode
@@ -37,12 +40,17 @@ class Caller:
         self.close()
 
 
+# Below those that the system gives to outgoing connections, one of which could take a port before its server
+# does; a range for each of the processes that run tests side by side.
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
+_PORTS = range(12_000 + _WORKER * 2_200, 12_000 + (_WORKER + 1) * 2_200, 5)
+_next_port = itertools.cycle(random.sample(_PORTS, len(_PORTS))).__next__
+
+
 def free_ports(*steps: int) -> int:
-    """A port p so that p + step is free for each of the steps."""
-    for _ in range(100):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
+    """A port p so that p + step is free for each of the steps. It is not given again soon."""
+    for _ in _PORTS:
+        port = _next_port()
         if all(_is_free(port + step) for step in steps):
             return port
     raise AssertionError("no free ports")
