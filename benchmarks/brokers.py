@@ -214,7 +214,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--warmup", type=number(float, 0), default=40.0, help="seconds of load on Java first (%(default)s)"
     )
-    parser.add_argument("--only", choices=BROKERS, help="one broker alone")
     parser.add_argument("--modes", nargs="+", choices=list(MODES), default=list(MODES), help="all by default")
     parser.add_argument(
         "--sizes", nargs="+", type=natural, help="bytes in a body, instead of each mode's own"
@@ -225,6 +224,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--java-options", default=JAVA_OPTIONS, help="options of the broker's JVM (%(default)s)"
     )
+    add_shared_options(parser)
+    return parser
+
+
+def add_shared_options(parser: argparse.ArgumentParser) -> None:
+    """What every table of both brokers takes."""
+    parser.add_argument("--only", choices=BROKERS, help="one broker alone")
     parser.add_argument(
         "--dir",
         type=Path,
@@ -234,7 +240,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--json", nargs="?", const="-", metavar="FILE", help="JSON, to a file or instead of the table"
     )
-    return parser
 
 
 def number(kind: Any, least: float) -> Any:

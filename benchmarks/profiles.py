@@ -27,6 +27,7 @@ from benchmarks.brokers import (
     BROKERS,
     MODES,
     RECORD_EXTRA_BYTES,
+    add_shared_options,
     awake,
     check_room,
     interrupted_by_sigterm,
@@ -121,16 +122,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         default=3.0,
         help="seconds of each load on Java after its start (%(default)s)",
     )
-    parser.add_argument("--only", choices=BROKERS, help="one broker alone")
-    parser.add_argument(
-        "--dir",
-        type=Path,
-        default=os.environ.get("BENCH_DIR"),
-        help="where the stores lie",
-    )
-    parser.add_argument(
-        "--json", nargs="?", const="-", metavar="FILE", help="JSON, to a file or instead of the table"
-    )
+    add_shared_options(parser)
     return parser.parse_args(arguments)
 
 

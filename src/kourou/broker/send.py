@@ -321,8 +321,9 @@ class MessageSender:
             raise SendRefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down")
         if self.waiting >= self._most_waiting:
             raise SendRefusedError(ResponseCode.SYSTEM_BUSY, BUSY)
-        is_new = self._broker.topics.get(header.topic) is None
-        target = self._targets.get(header.topic) or self._admit(connection, header)
+        known = self._targets.get(header.topic)
+        is_new = known is None and self._broker.topics.get(header.topic) is None
+        target = known or self._admit(connection, header)
         properties = decode_properties(header.properties)
         properties.pop(names.POP_CK, None)
         is_batch = header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE

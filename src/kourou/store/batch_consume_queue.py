@@ -109,8 +109,9 @@ class BatchConsumeQueue:
                 return file, int(np.searchsorted(bases, queue_offset, side="right")) - 1
         return None
 
-    def read_run(self, queue_offset: int, most: int) -> Run | None:
-        """Some entries, from the one that holds `queue_offset` on; None where there is none."""
+    def read_run(self, queue_offset: int, most: int, *, with_ext: bool) -> Run | None:
+        """Some entries, from the one that holds `queue_offset` on; None where there is none. They have no
+        ConsumeQueueExt."""
         place = self._place(queue_offset)
         if place is None:
             return None

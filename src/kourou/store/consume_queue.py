@@ -28,7 +28,7 @@ from kourou.store.config import MessageStoreConfig
 from kourou.store.consume_queue_ext import MAX_ADDRESS, ConsumeQueueExt, ExtUnit
 from kourou.store.disk import Disk
 from kourou.store.mapped_file import MappedFile, MappedFileQueue
-from kourou.store.status import BoundaryType, Places
+from kourou.store.status import BoundaryType, Places, as_list
 
 log = logging.getLogger(__name__)
 
@@ -267,7 +267,7 @@ class ConsumeQueue:
         file = self.files.find(at)
         return None if file is None else file.select(at - file.base)
 
-    def read_run(self, queue_offset: int, most: int) -> Run | None:
+    def read_run(self, queue_offset: int, most: int, *, with_ext: bool) -> Run | None:
         """Some entries from one on; None where there is no such entry. Hot: a few are read by one call of
         struct, many by numpy."""
         at = queue_offset * ENTRY_SIZE
@@ -290,12 +290,12 @@ class ConsumeQueue:
             entries = np.frombuffer(file.view, ENTRY_DTYPE, count, at)
             offsets, sizes, codes = (entries[name].astype(np.int64) for name in ("offset", "size", "tags"))
         run = Run(numbers, offsets, sizes, codes, count == available)
-        return run if self.ext is None else self._with_ext(run)
+        return self._with_ext(run) if with_ext and self.ext is not None else run
 
     def _with_ext(self, run: Run) -> Run:
         assert self.ext is not None
         get = self.ext.get
-        codes = run.tags_codes.tolist() if isinstance(run.tags_codes, np.ndarray) else run.tags_codes
+        codes = as_list(run.tags_codes)
         units = [get(code) if code <= MAX_ADDRESS else None for code in codes]
         own = [code if unit is None else unit.tags_code for code, unit in zip(codes, units)]
         return run._replace(tags_codes=own, ext=units)

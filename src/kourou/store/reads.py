@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -15,7 +14,7 @@ from kourou.store.consume_queue import LONG_RUN, Run
 from kourou.store.consume_queue_ext import ExtUnit
 from kourou.store.disk import physical_memory_bytes
 from kourou.store.index_file import TAG_TYPE
-from kourou.store.status import GetMessageResult, GetMessageStatus, Places, QueryMessageResult
+from kourou.store.status import GetMessageResult, GetMessageStatus, QueryMessageResult, as_list
 
 if TYPE_CHECKING:
     from kourou.store.message_store import MessageStore
@@ -67,7 +66,8 @@ def get_message(
     at_once = max_count if message_filter is None else _FILTERED_AT_ONCE
     while files and not choice.is_full and result.next_begin_offset < end:
         following = result.next_begin_offset
-        run = queue.read_run(following, max(min(at_once, end - following), 1))
+        most = max(min(at_once, end - following), 1)
+        run = queue.read_run(following, most, with_ext=message_filter is not None)
         if run is None:
             if not result.message_count:
                 result.status = GetMessageStatus.OFFSET_FOUND_NULL
@@ -141,7 +141,7 @@ class _Choice:
         """Look at each entry: the filter, the limits, and what is in the log still."""
         result, find, message_filter = self._result, self._log.files.find, self._filter
         base, limit, view = -1, -1, memoryview(b"")
-        for number, (place, size, code) in enumerate(zip(*map(_as_list, run[1:4]))):
+        for number, (place, size, code) in enumerate(zip(*map(as_list, run[1:4]))):
             batch_num = 1 if run.batch_nums is None else run.batch_nums[number]
             count, total = result.message_count, result.buffer_total_size
             if total and (
@@ -178,10 +178,6 @@ class _Choice:
             result.add(record, queue_offset, batch_num)
 
 
-def _as_list(places: Places) -> Sequence[int]:
-    return places.tolist() if isinstance(places, np.ndarray) else places
-
-
 def memory_bytes(store: MessageStore) -> int:
     """How much of the log is taken to be in memory."""
     return physical_memory_bytes() * store.config.access_message_in_memory_max_ratio // 100
@@ -213,7 +209,7 @@ def query_message(
     after_offset: int,
 ) -> QueryMessageResult:
     """Messages by key. The index holds hashes only: a record that merely shares the hash is left out."""
-    result = QueryMessageResult(store.index_catch_up.remark, [], [])
+    result = QueryMessageResult([], [], store.index_catch_up.remark)
     begins_at = store.queues.deleted_at.get(topic, 0)  # what is older was deleted with its topic
     for _ in range(_QUERY_ROUNDS):
         offsets = sorted(set(store.index.query(topic, key, limit, begin, end, index_type, after_offset)))

@@ -103,6 +103,12 @@ class PutMessageResult:
 # Numbers of many records: an array where there are so many that looking at each would take long.
 Places = Sequence[int] | NDArray[np.int64]
 
+
+def as_list(places: Places) -> Sequence[int]:
+    """The same as Python's numbers."""
+    return places.tolist() if isinstance(places, np.ndarray) else places
+
+
 PutCallback = Callable[[PutMessageStatus], None]
 
 
@@ -209,9 +215,8 @@ def _slices(view: memoryview, positions: Places, sizes: Places, total: int) -> l
 class QueryMessageResult:
     """Records found by key, and how far the index is."""
 
-    incomplete: str | None  # why the index may lack some of them
-
     records: list[memoryview]
     physical_offsets: list[int]
+    incomplete: str | None = None  # why the index may lack some of them
     index_last_update_timestamp: int = 0
     index_last_update_physical_offset: int = 0
