@@ -316,7 +316,7 @@ def test_without_an_exporter_nothing_is_in_the_way(tmp_path: Path) -> None:
         site.connect().ask(heartbeat())
         assert site.broker.metrics is None
         assert site.do(lambda: {type(one) for one in site.broker.server.connections}) == {Connection}
-        assert site.broker.sender._put_plain == site.broker.store.plain.put
+        assert site.broker.sender.on_stored is None
         assert site.broker.transactions.on_half is site.broker.timers.on_entered is None
 
 
@@ -567,14 +567,14 @@ def test_slow_requests_are_logged_but_not_those_that_wait_for_messages(
         peer = site.connect()
         wait = {"flag": SUBSCRIPTION | SUSPEND, "suspend_ms": 600}
         assert peer.call(pull_request("t", **wait)).code == ResponseCode.PULL_NOT_FOUND  # type: ignore[arg-type]
-        plain = site.broker.store.plain.put
+        put = site.broker.store.put_message
 
         def slowly(*arguments: object) -> object:
             time.sleep(0.6)
-            return plain(*arguments)  # type: ignore[arg-type]
+            return put(*arguments)  # type: ignore[arg-type]
 
         send_to(peer, "t")
-        site.broker.sender._put_plain = slowly  # type: ignore[assignment]
+        site.broker.sender._put = slowly  # type: ignore[assignment]
         assert type(next(iter(site.broker.server.connections))) is TimedConnection
         send_to(peer, "t")
         lines = [record.getMessage() for record in caplog.records if record.name == timing.__name__]

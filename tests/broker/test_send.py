@@ -15,18 +15,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kourou.broker.header_forms import learn_send_form
 from kourou.message import StoredMessage, sysflag
 from kourou.message.batch import decode_batch, encode_batch
 from kourou.message.codec import decode as decode_record
 from kourou.message.host import format_host, pack_host
 from kourou.message.model import Message
-from kourou.message.plain_properties import PropertyModel
 from kourou.message.properties import encode_properties
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import JSON, ROCKETMQ, RemotingCommand
 from kourou.remoting.lenient_json import MessageQueue
-from kourou.store import MessageStore
+from kourou.store import FlushDiskType, MessageStore
 from kourou.store.put import InnerMessage
 from support.broker import (
     UNIQUE_ID,
@@ -55,16 +53,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield made
 
 
-@pytest.fixture(params=["new", "known"])
-def peer(site: Site, request: pytest.FixtureRequest) -> Peer:
-    """A client; what a known one sends of plain messages is taken by its form from the first message on."""
-    made = site.connect()
-    if request.param == "known":
-        made.ask(heartbeat())  # so that the broker has accepted it
-        (connection,) = site.broker.server.connections
-        connection.send_form = learn_send_form(send_request().encode_header())
-        assert connection.send_form is not None
-    return made
+@pytest.fixture
+def peer(site: Site) -> Peer:
+    return site.connect()
 
 
 def last_of(site: Site, topic: str = "t", queue_id: int = 0) -> StoredMessage:
@@ -741,187 +732,75 @@ def test_a_full_disk_refuses_until_there_is_room(tmp_path):
         assert [item.queue_offset for item in site.stored()] == [0, 1, 2]
 
 
-# The short way and the long one
+# One message and many
 
 
-names = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "WAIT", "INNER_X", "INNER_NUM", "名"])
+names = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "WAIT", "名"])
 texts = st.text(
     st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=12
 )
-plain_messages = st.tuples(
-    st.integers(0, 1),  # queue
-    st.one_of(st.binary(max_size=60), st.integers(0, 20_000).map(bytes)),
-    st.dictionaries(names, texts, max_size=4),
-    st.integers(0, MAX_LONG),
-    st.sampled_from([pack_host("10.0.0.1", 1), pack_host("2001:db8::2", 65535)]),
-)
-batches = st.tuples(
-    st.integers(0, 1),
-    st.lists(
-        st.tuples(
-            st.one_of(st.binary(max_size=40), st.just(bytes(9000))), st.dictionaries(names, texts, max_size=3)
-        ),
-        min_size=1,
-        max_size=6,
-    ),
-)
-
-
-@st.composite
-def uniform_batches(draw):
-    """Messages of one form, as one loop of a program makes them; at times one of them is another."""
-    size, count = draw(st.integers(0, 200)), draw(st.integers(2, 24))
-    before, behind = (
-        draw(st.dictionaries(names, texts, max_size=2)),
-        draw(st.dictionaries(names, texts, max_size=2)),
-    )
-    form = draw(st.sampled_from(["%08X", "%d", "%08X é", "%08X INNER_"]))
-    items = [
-        (bytes([number]) * size, {**before, "UNIQ_KEY": form % number, **behind}) for number in range(count)
-    ]
-    odd = draw(st.none() | st.integers(0, count - 1))
-    if odd is not None:
-        items[odd] = draw(
-            st.sampled_from(
-                [(items[odd][0] + b"x", items[odd][1]), (items[odd][0], {**items[odd][1], "a": "other"})]
-            )
-        )
-    return draw(st.integers(0, 1)), items
-
-
-steps = st.lists(
-    st.one_of(
-        plain_messages,
-        batches,
-        uniform_batches(),
-        st.sampled_from(["commitlog", "consumequeue", "room", "tick"]),
-    ),
+items = st.lists(
+    st.tuples(st.binary(min_size=1, max_size=60), st.dictionaries(names, texts, max_size=4)),
     min_size=1,
-    max_size=25,
+    max_size=12,
 )
 
 
-class Pair:
-    """Two stores that are given the same messages, one by the short way where that can be gone."""
-
-    def __init__(self, directory: Path, stack: contextlib.ExitStack) -> None:
-        self.clock = ManualClock()
-        self.disks = FaultDisk(), FaultDisk()
-        self.stores = []
-        for name, disk in zip(("short", "long"), self.disks):
-            store = MessageStore(small_config(directory / name), disk=disk, clock=self.clock)
-            store.load()
-            store.start(threads=False)
-            stack.callback(store.shutdown)
-            self.stores.append(store)
-        self.went_short = 0
-
-    def put(self, queue_id: int, body: bytes, properties: dict[str, str], born: int, host: bytes) -> None:
-        short, long = self.stores
-        raw, store_host = encode_properties(properties), pack_host("10.0.0.9", 10911)
-        flag = sysflag.BORN_HOST_V6 if len(host) == 20 else 0
-        arguments = ("t", queue_id, body, raw, dict(properties), flag, born, host, store_host)
-        found = None
-        if "INNER_" not in raw:  # of those there is no model
-            rest = dict(properties)
-            unique_id, keys = rest.pop("UNIQ_KEY", ""), rest.pop("KEYS", "")
-            found = short.plain.put(
-                "t", queue_id, body, raw.encode(), unique_id.encode() or None, keys.encode() or None,
-                PropertyModel(rest), flag, born, host, store_host,
-            )  # fmt: skip
-        expected = long.put_message(InnerMessage.of_request(*arguments[:4], dict(properties), *arguments[5:]))
-        if found is None:
-            again = short.put_message(InnerMessage.of_request(*arguments))
-            outcome = (again.status, again.physical_offset, again.queue_offset, again.wrote_bytes)
-        else:
-            self.went_short += 1
-            outcome = (expected.status.PUT_OK, found[0], found[1], found[2])
-        assert outcome == (
-            expected.status, expected.physical_offset, expected.queue_offset, expected.wrote_bytes,
-        )  # fmt: skip
-
-    def put_batch(self, queue_id: int, items: list[tuple[bytes, dict[str, str]]]) -> None:
-        short, long = self.stores
-        body = encode_batch(Message("t", content, properties) for content, properties in items)
-        host = pack_host("10.0.0.1", 1)
-        found = short.plain.put_batch("t", queue_id, body, 0, 5, host, host)
-        expected = long.put_messages(InnerMessage.of_request("t", queue_id, body, "", {}, 0, 5, host, host))
-        if found is None:
-            again = short.put_messages(InnerMessage.of_request("t", queue_id, body, "", {}, 0, 5, host, host))
-            outcome = (again.status, again.physical_offsets, again.queue_offset, again.wrote_bytes)
-        else:
-            self.went_short += 1
-            outcome = (expected.status.PUT_OK, found[0], found[1], found[2])
-        assert outcome == (
-            expected.status, expected.physical_offsets, expected.queue_offset, expected.wrote_bytes,
-        )  # fmt: skip
-
-    def assert_same(self) -> None:
-        """Logs, queues, index and figures are the same."""
-        short, long = self.stores
-        for store in self.stores:
-            store.index.try_write_pending()
-        for one, other in zip(short.commit_log.files.files, long.commit_log.files.files, strict=True):
-            assert (one.wrote, one.store_timestamp) == (other.wrote, other.store_timestamp)
-            assert bytes(one.view) == bytes(other.view)
-        assert short.queues.table.keys() == long.queues.table.keys()
-        for queue_id, queue in long.queues.table.get("t", {}).items():
-            twin = short.queues.get("t", queue_id)
-            assert twin is not None
-            assert (twin.min_offset, twin.max_offset, twin.next_offset) == (
-                queue.min_offset, queue.max_offset, queue.next_offset,
-            )  # fmt: skip
-            assert list(twin.iterate(twin.min_offset)) == list(queue.iterate(queue.min_offset))
-        assert short.dispatcher.dispatched_offset == long.dispatcher.dispatched_offset
-        marks = [
-            (store.checkpoint.dispatched_msg_timestamp, store.checkpoint.dispatched_physical_offset)
-            for store in self.stores
-        ]
-        assert marks[0] == marks[1]
-        assert [file.end_offset for file in short.index.files] == [
-            file.end_offset for file in long.index.files
-        ]
-        for key in ("k", "a b", "U"):
-            assert (
-                short.query_message("t", key).physical_offsets
-                == long.query_message("t", key).physical_offsets
-            )
-        puts = [store.putter.topics["t"].puts for store in self.stores if "t" in store.putter.topics]
-        assert len({(item.count, item.size_bytes) for item in puts}) <= 1
+def content_of(store: MessageStore) -> object:
+    """Log, queues, index and figures."""
+    store.index.try_write_pending()
+    (log,), (index, *_) = store.commit_log.files.files, [*store.index.files, None]
+    queue = store.queues.get("t", 0)
+    assert queue is not None
+    puts = store.putter.topics["t"].puts
+    return (
+        bytes(log.view),
+        log.store_timestamp,
+        list(queue.iterate(0)),
+        queue.next_offset,
+        index and bytes(index.mapping.view),
+        store.dispatcher.dispatched_offset,
+        store.checkpoint.dispatched_physical_offset,
+        (puts.count, puts.size_bytes),
+    )
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=steps)
-def test_the_short_way_stores_what_the_long_one_does(memory_path, steps):
-    """Given plain messages and batches, over ends of files and on a full disk, then both are the same."""
+@given(
+    batches=st.lists(items, min_size=1, max_size=5), ext=st.booleans(), crc=st.booleans(), sync=st.booleans()
+)
+def test_a_batch_stores_what_its_messages_one_by_one_do(memory_path, batches, ext, crc, sync):
+    """Whatever the queues are, and whether records are seen at once or when the disk has them."""
+    host, clock = pack_host("10.0.0.1", 1), ManualClock()
+    more = {
+        "enable_consume_queue_ext": ext,
+        "enabled_append_prop_crc": crc,
+        "flush_disk_type": FlushDiskType.SYNC_FLUSH if sync else FlushDiskType.ASYNC_FLUSH,
+    }
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=memory_path)))
-        pair = Pair(directory, stack)
-        pair.put(0, b"first", {"UNIQ_KEY": "U"}, 1, pack_host("10.0.0.1", 1))
-        pair.put(0, b"second", {"KEYS": "k", "TAGS": "T"}, 1, pack_host("10.0.0.1", 1))
-        assert pair.went_short == 1
-        for step in steps:
-            if step in ("commitlog", "consumequeue"):
-                for disk in pair.disks:
-                    disk.fill(step)
-            elif step == "room":
-                for disk in pair.disks:
-                    disk.heal()
-            elif step == "tick":
-                pair.clock.advance(1000)
-            elif len(step) == 2:
-                pair.put_batch(*step)
-            else:
-                pair.put(*step)
-        for disk in pair.disks:
-            disk.heal()
-        pair.assert_same()
-        pair.clock.advance(1000)
-        pair.put(0, b"last", {"UNIQ_KEY": "U"}, 1, pack_host("10.0.0.1", 1))
-        pair.assert_same()
+        together, alone = (
+            stack.enter_context(open_store(small_config(directory / name, **more), clock=clock))
+            for name in ("together", "alone")
+        )
+        for number, batch_items in enumerate(batches):
+            body = encode_batch(Message("t", content, properties) for content, properties in batch_items)
+            result = together.put_messages(
+                InnerMessage.of_request("t", 0, body, "", {}, 0, number, host, host)
+            )
+            assert result.message_count == len(batch_items)
+            for content, properties in batch_items:
+                raw = encode_properties(properties)
+                one = InnerMessage.of_request("t", 0, content, raw, dict(properties), 0, number, host, host)
+                assert alone.put_message(one).ok
+            clock.advance(1)
+        for store in (together, alone):
+            store.flusher.flush()
+            store.dispatcher.reput()
+        assert content_of(together) == content_of(alone)
 
 
-def test_the_short_way_takes_back_what_its_queue_has_no_room_for(tmp_path):
+def test_a_message_whose_queue_has_no_room_is_taken_back(tmp_path):
     """Given a disk without room for the next file of a queue, then the log ends where it did, with zeros."""
     disk, host = FaultDisk(), pack_host("10.0.0.1", 1)
     with open_store(small_config(tmp_path), disk=disk, clock=ManualClock()) as store:
@@ -929,15 +808,14 @@ def test_the_short_way_takes_back_what_its_queue_has_no_room_for(tmp_path):
         (log,) = store.commit_log.files.files
         end = log.wrote
         disk.fill("consumequeue")
-        assert store.plain.put("t", 0, b"body", b"", None, None, PropertyModel({}), 0, 1, host, host) is None
+        assert not store.put_message(message("t")).ok
         assert not any(log.view[end:])
-        assert store.plain.put_batch("t", 0, batch(), 0, 1, host, host) is None
+        together = InnerMessage.of_request("t", 0, batch(), "", {}, 0, 1, host, host)
+        assert not store.put_messages(together).ok
         assert log.wrote == end
         assert not any(log.view[end:])
         disk.heal()
-        assert (
-            store.plain.put("t", 0, b"body", b"", None, None, PropertyModel({}), 0, 1, host, host) is not None
-        )
+        assert store.put_message(message("t")).ok
 
 
 def test_both_ways_give_the_same_answer(site, peer):

@@ -215,6 +215,7 @@ def test_a_hanging_disk_does_not_keep_senders_waiting(tmp_path: Path, disk: Faul
 
 def test_consumers_see_a_message_only_when_it_is_on_the_disk(sync_store: MessageStore) -> None:
     arrived: list[int] = []
+    sync_store.dispatcher.awaited = ["somebody"]
     sync_store.dispatcher.on_arrive = lambda topic, queue, following, *_: arrived.append(following)
     results = [sync_store.put_message(message(body=b"%d" % number, KEYS="k")) for number in range(3)]
     assert [result.queue_offset for result in results] == [0, 1, 2]

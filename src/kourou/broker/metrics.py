@@ -8,10 +8,8 @@ fate of transactions and timers, and the time of requests.
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kourou.broker import metrics_families as families
 from kourou.broker.metrics_lag import lags
@@ -19,7 +17,6 @@ from kourou.broker.names import TIMER_TOPIC, is_system_group
 from kourou.broker.stats import OTHER_DEAD_LETTERS
 from kourou.broker.transactions import HalfEvent
 from kourou.message import properties as names
-from kourou.message.plain_properties import PropertyModel
 from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
@@ -167,61 +164,15 @@ class BrokerMetrics:
         """Listen to the parts of a broker whose store is open."""
         broker, config = self._broker, self._broker.config
         if config.enable_request_metrics:
-            plain = broker.store.plain
-            broker.sender.count_puts(
-                self._counting_put(plain.put), self._counting_batch(plain.put_batch), self._stored
-            )
+            broker.sender.on_stored = self._stored
             broker.delay.on_delivered = self._scheduled
         if config.enable_transaction_metrics:
             broker.transactions.on_half = self._half
         if config.enable_message_store_metrics:
             broker.timers.on_entered, broker.timers.on_delivered = self._timer_in, self._timer_out
 
-    def _counting_put(
-        self, put: Callable[..., tuple[int, int, int] | None]
-    ) -> Callable[..., tuple[int, int, int] | None]:
-        """A put of plain messages that counts them. Hot."""
-        find, bounds = self._incoming_of, self._sizes.bounds
-        normal = self._incoming.setdefault("normal", {})
-
-        def counting(
-            topic: str,
-            queue_id: int,
-            body: bytes | memoryview,
-            raw: bytes,
-            unique_id: bytes,
-            keys: bytes | None,
-            model: PropertyModel,
-            *others: Any,
-        ) -> tuple[int, int, int] | None:
-            done = put(topic, queue_id, body, raw, unique_id, keys, model, *others)
-            if done is not None:
-                if model.has_sharding_key:
-                    counted = find(topic, "fifo")
-                else:
-                    counted = normal.get(topic) or find(topic, "normal")
-                size_bytes = done[2]
-                counted.messages += 1
-                counted.size_bytes += size_bytes
-                counted.sizes[bisect_left(bounds, size_bytes)] += 1
-                counted.sizes[-1] += size_bytes
-            return done
-
-        return counting
-
-    def _counting_batch(
-        self, put_batch: Callable[..., tuple[list[int], int, int] | None]
-    ) -> Callable[..., tuple[list[int], int, int] | None]:
-        def counting(topic: str, *others: object) -> tuple[list[int], int, int] | None:
-            done = put_batch(topic, *others)
-            if done is not None:
-                self._count_in(topic, "normal", len(done[0]), done[2])
-            return done
-
-        return counting
-
     def _stored(self, message: InnerMessage, result: PutMessageResult) -> None:
-        """A message that is not plain was stored, where it waits or in its queue."""
+        """A message or a batch was stored, where it waits or in its queue. Hot."""
         if not message.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             kind = _message_type(message.properties)
             self._count_in(message.topic, kind, result.message_count, result.wrote_bytes)

@@ -11,16 +11,13 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
-from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from kourou.broker.filters import AnyFilter, filter_of
-from kourou.broker.header_forms import PullForm, learn_form
 from kourou.broker.sql92 import BadExpressionError
 from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.command import JSON, RESPONSE_FLAG, VERSION, RemotingCommand, frame_head
 from kourou.remoting.connection import Answer, Connection, Pieces
-from kourou.remoting.header import MAX_LONG
 from kourou.remoting.headers import PullMessage
 from kourou.remoting.registration import PERM_READ, TopicConfig
 from kourou.remoting.subscription import BadSubscriptionError, SubscriptionData
@@ -44,18 +41,6 @@ MAX_ACCESSES = 100_000
 PIECES_FROM_BYTES = 64 * 1024
 PIECE_BYTES = 4 * 1024
 COMPENSATE_S = 60.0  # subscriptions of pulls are forgotten after ten minutes
-
-_SMALL = {str(number): number for number in range(1024)}  # a look costs half of a conversion, and is exact
-_USED_VALUES = attrgetter(
-    "consumer_group",
-    "topic",
-    "queue_id",
-    "max_msg_nums",
-    "sys_flag",
-    "queue_offset",
-    "commit_offset",
-    "sub_version",
-)
 
 FOUND = GetMessageStatus.FOUND
 _CODES = {
@@ -121,18 +106,6 @@ class _Hold:
         return self.deadline < other.deadline
 
 
-def _found(access: _Access, result: GetMessageResult, suggested: int, opaque: int) -> bytes | Pieces:
-    """The frame of an answer with messages. Hot."""
-    text = _FOUND_JSON % (
-        access.group.group_sys_flag, result.max_offset, result.min_offset, result.next_begin_offset,
-        suggested, access.topic.topic_sys_flag, opaque,
-    )  # fmt: skip
-    head, blocks = frame_head(JSON, text, result.buffer_total_size), result.blocks
-    if result.buffer_total_size < max(PIECES_FROM_BYTES, PIECE_BYTES * len(blocks)):
-        return head + blocks[0] if len(blocks) == 1 else b"".join((head, *blocks))
-    return [head, *blocks]
-
-
 class MessagePuller:
     """What the requests that fetch messages do, and those that wait."""
 
@@ -157,20 +130,11 @@ class MessagePuller:
         broker.store.dispatcher.on_arrive_many = self.wake_all
 
     def pull(self, connection: Connection, request: RemotingCommand, may_hold: bool = True) -> Answer:
-        """PULL_MESSAGE, LITE_PULL_MESSAGE. Hot: reads what most pulls are answered from by name."""
-        fields = request.ext_fields
-        try:
-            group, topic, queue_id = fields["consumerGroup"], fields["topic"], _SMALL[fields["queueId"]]
-            count, sys_flag = _SMALL[fields["maxMsgNums"]], _SMALL[fields["sysFlag"]]
-            at, commit, version = fields["queueOffset"], fields["commitOffset"], fields["subVersion"]
-            offset, commit_offset, sub_version = int(at), int(commit), int(version)
-            fields["suspendTimeoutMillis"]  # only long polling uses it, but it is required
-            texts = at + commit + version
-            if not (texts.isdigit() and texts.isascii()) or offset | commit_offset | sub_version > MAX_LONG:
-                raise ValueError
-        except (KeyError, ValueError):
-            header = PullMessage.read(request)  # numbers of rarer forms; says which field is of no use
-            group, topic, queue_id, count, sys_flag, offset, commit_offset, sub_version = _USED_VALUES(header)
+        """PULL_MESSAGE, LITE_PULL_MESSAGE. Hot."""
+        header = PullMessage.read(request)
+        group, topic, queue_id, sys_flag = (
+            header.consumer_group, header.topic, header.queue_id, header.sys_flag
+        )  # fmt: skip
         access = self._accesses.get((group, topic))
         if access is None:
             found = self._admit(request, group, topic)
@@ -180,9 +144,9 @@ class MessagePuller:
         if not 0 <= queue_id < access.topic.read_queue_nums:
             return _bad_queue(connection, request, access.topic, queue_id)
         if sys_flag & SUBSCRIPTION_FLAG:
-            message_filter = self._own_filter(request, access)
+            message_filter = self._own_filter(request, header, access)
         else:
-            message_filter = self._group_filter(request, access, sub_version)
+            message_filter = self._group_filter(request, access, header.sub_version)
         if isinstance(message_filter, RemotingCommand):
             return message_filter
         broker = self._broker
@@ -192,68 +156,32 @@ class MessagePuller:
             low, high = max(store.min_offset(topic, queue_id), 0), store.max_offset(topic, queue_id)
             result = GetMessageResult(GetMessageStatus.OFFSET_RESET, reset_to, low, high)
         else:
-            result = store.get_message(topic, queue_id, offset, count, message_filter=message_filter)
+            result = store.get_message(
+                topic, queue_id, header.queue_offset, header.max_msg_nums, message_filter=message_filter
+            )
         if may_hold and sys_flag & COMMIT_OFFSET_FLAG:
-            offsets.commit(connection.peer, group, topic, queue_id, commit_offset)
+            offsets.commit(connection.peer, group, topic, queue_id, header.commit_offset)
         offsets.commit_pull(connection.peer, group, topic, queue_id, result.next_begin_offset)
         if result.status is not FOUND:
-            return self._answer_other(connection, request, access, result, message_filter, may_hold)
-        suggested = self._count(access, queue_id, result)
-        if request.serialize_type != JSON:
-            answered = self._fields(access, result, suggested)
-            return request.response(0, answered, b"".join(result.blocks), remark="FOUND")
-        return _found(access, result, suggested, request.opaque)
+            return self._answer_other(connection, request, header, access, result, message_filter, may_hold)
+        return self._found(request, access, result, self._count(access, queue_id, result))
 
-    def take(self, connection: Connection, data: bytes, at: int, header_end: int) -> bytes | Pieces | None:
-        """The answer to a pull of the form that its connection sends, where it takes all messages and
-        there are some; None for what `pull` has to look at. Hot: the way of most pulls."""
-        form: PullForm | None = connection.pull_form
-        if form is None or (match := form.match(data, at, header_end)) is None:
-            learn_form(connection, data[at:header_end])
-            return None
-        found = match.group(*form.places)
-        group, topic = found[0].decode(), found[1].decode()
-        queue_id, offset, count, sys_flag = map(int, found[2:6])
-        access = self._accesses.get((group, topic))
-        broker = self._broker
-        offsets = broker.offsets
-        if access is None or queue_id >= access.topic.read_queue_nums:
-            return None
-        if offsets.has_reset(topic, group, queue_id):
-            return None
-        if sys_flag & SUBSCRIPTION_FLAG:
-            if (
-                access.filter is not None
-                or access.expression != form.expression
-                or self._loop.time() >= access.compensate_again
-            ):
-                return None
-        elif not self._takes_all(access, int(found[7])):
-            return None
-        if offset >= broker.store.max_offset(topic, queue_id):
-            return None
-        result = broker.store.get_message(topic, queue_id, offset, count)
-        if result.status is not FOUND:
-            return None
-        if sys_flag & COMMIT_OFFSET_FLAG:
-            offsets.commit(connection.peer, group, topic, queue_id, int(found[6]))
-        offsets.commit_pull(connection.peer, group, topic, queue_id, result.next_begin_offset)
-        return _found(access, result, self._count(access, queue_id, result), int(found[8]))
-
-    def _takes_all(self, access: _Access, sub_version: int) -> bool:
-        """Whether a group's heartbeats say that it wants all messages; if not, `_group_filter` says why."""
-        name, topic = access.group.group_name, access.topic.name
-        group = self._broker.consumers.get(name)
-        if group is None or (group.is_broadcasting and not access.group.consume_broadcast_enable):
-            return False
-        subscription = group.subscriptions.get(topic)
-        return (
-            subscription is not None
-            and subscription.sub_version >= sub_version
-            and subscription.is_tag_type
-            and filter_of(subscription) is None
-            and not self._broker.groups.is_forbidden(name, topic)
-        )
+    def _found(
+        self, request: RemotingCommand, access: _Access, result: GetMessageResult, suggested: int
+    ) -> bytes | Pieces:
+        """The frame of an answer with messages. Hot."""
+        if request.serialize_type == JSON:
+            header = _FOUND_JSON % (
+                access.group.group_sys_flag, result.max_offset, result.min_offset, result.next_begin_offset,
+                suggested, access.topic.topic_sys_flag, request.opaque,
+            )  # fmt: skip
+        else:
+            fields = self._fields(access, result, suggested)
+            header = request.response(0, fields, remark="FOUND").encode_header()
+        head, blocks = frame_head(request.serialize_type, header, result.buffer_total_size), result.blocks
+        if result.buffer_total_size < max(PIECES_FROM_BYTES, PIECE_BYTES * len(blocks)):
+            return head + blocks[0] if len(blocks) == 1 else b"".join((head, *blocks))
+        return [head, *blocks]
 
     def _count(self, access: _Access, queue_id: int, result: GetMessageResult) -> int:
         """Count what was found; the broker that the next pull should go to."""
@@ -267,13 +195,13 @@ class MessagePuller:
         self,
         connection: Connection,
         request: RemotingCommand,
+        header: PullMessage,
         access: _Access,
         result: GetMessageResult,
         message_filter: AnyFilter | None,
         may_hold: bool,
     ) -> Answer:
         """Nothing was found: hold the pull, or say why."""
-        header = PullMessage.read(request)
         status = result.status
         if status is GetMessageStatus.NO_MATCHED_LOGIC_QUEUE:
             status = GetMessageStatus.NO_MESSAGE_IN_QUEUE  # a queue of the topic that nobody has written to
@@ -357,10 +285,11 @@ class MessagePuller:
             self._accesses[group_name, topic_name] = access
         return access
 
-    def _own_filter(self, request: RemotingCommand, access: _Access) -> AnyFilter | RemotingCommand | None:
+    def _own_filter(
+        self, request: RemotingCommand, header: PullMessage, access: _Access
+    ) -> AnyFilter | RemotingCommand | None:
         """What the request itself says that it wants; None for all."""
-        fields = request.ext_fields
-        expression, kind = fields.get("subscription"), fields.get("expressionType")
+        expression, kind = header.subscription, header.expression_type
         now = self._loop.time()
         if access.expression == (expression, kind) and now < access.compensate_again:
             return access.filter

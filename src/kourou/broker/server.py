@@ -46,7 +46,7 @@ from kourou.message import properties as names
 from kourou.remoting.client import RemotingClient
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
-from kourou.remoting.connection import Connection, Shortcut
+from kourou.remoting.connection import Connection
 from kourou.remoting.headers import ConsumerGroupName
 from kourou.remoting.metrics import WatchConfig, exports
 from kourou.remoting.server import RemotingServer
@@ -184,18 +184,11 @@ class Broker:
             self.registrar = Registrar(self)
             handlers = make_handlers(self)
             guarded = self.guard.guard(handlers)
-            # Requests that are checked or counted one by one go the usual way.
-            shortcut: Shortcut | None = (
-                self.sender.take if guarded is handlers and self.metrics is None else None
-            )
-            if shortcut is not None and self.watch is not None:
-                shortcut = self.watch.timed(shortcut)
             self.server = RemotingServer(
                 guarded,
                 on_close=self._connection_lost,
                 tls=self._tls,
                 make_connection=Connection if self.watch is None else partial(TimedConnection, self.watch),
-                shortcut=shortcut,
             )
             if self.metrics is not None:
                 self.metrics.attach()
@@ -377,7 +370,10 @@ class Broker:
     # Answers that take longer
 
     def answer_later(
-        self, connection: Connection, request: RemotingCommand, work: Coroutine[Any, Any, RemotingCommand]
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        work: Coroutine[Any, Any, RemotingCommand | bytes],
     ) -> None:
         """Answer a request when `work` is done."""
         if self._later >= MAX_LATER:
@@ -388,7 +384,10 @@ class Broker:
         self._spawn(self._answer_later(connection, request, work))
 
     async def _answer_later(
-        self, connection: Connection, request: RemotingCommand, work: Coroutine[Any, Any, RemotingCommand]
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        work: Coroutine[Any, Any, RemotingCommand | bytes],
     ) -> None:
         try:
             answer = await work
@@ -490,14 +489,14 @@ class Broker:
         return request.response()
 
     def reply_when_routed(
-        self, connection: Connection, request: RemotingCommand, answer: RemotingCommand
+        self, connection: Connection, request: RemotingCommand, answer: RemotingCommand | bytes
     ) -> None:
         """Answer when the name servers know a topic that the request has just made. Who is answered may start
         a consumer of it, which asks for the route once, and then only every thirty seconds."""
         settled = self._topics_settled
         assert settled is not None
 
-        async def when_routed() -> RemotingCommand:
+        async def when_routed() -> RemotingCommand | bytes:
             await asyncio.wait((settled,), timeout=ROUTE_WAIT_S)
             return answer
 

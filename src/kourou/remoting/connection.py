@@ -16,7 +16,7 @@ import logging
 import struct
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, cast
+from typing import cast
 
 from kourou.errors import KourouError
 from kourou.message.host import pack_host
@@ -28,6 +28,7 @@ from kourou.remoting.command import (
     BadFrameError,
     RemotingCommand,
     decode_frame,
+    new_layouts,
 )
 
 log = logging.getLogger(__name__)
@@ -36,9 +37,6 @@ Pieces = list[bytes | memoryview]
 # A response, the frame of one, a frame in pieces, or None if it is sent later or never.
 Answer = RemotingCommand | bytes | Pieces | None
 Handler = Callable[["Connection", RemotingCommand], Answer]
-# Given a connection, what was read, a view of it, and where a JSON header begins and ends and the frame ends:
-# the frame of the answer, empty if it comes later, or None for a request that goes the usual way.
-Shortcut = Callable[["Connection", bytes, memoryview, int, int, int], bytes | Pieces | None]
 # Who waits for an answer, until when; for whom no answer came: the code of the request, and the time it had
 _Call = tuple[asyncio.Future[RemotingCommand], float, int, float]
 
@@ -85,10 +83,6 @@ class Outbox:
 class Connection(asyncio.Protocol):
     """One connection and what is under way on it."""
 
-    send_form: Any = None  # what a shortcut remembers of the requests that come
-    pull_form: Any = None
-    forms_learned = 0
-
     def __init__(
         self,
         handlers: Mapping[int, Handler],
@@ -96,10 +90,8 @@ class Connection(asyncio.Protocol):
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
         outbox: Outbox | None = None,
-        shortcut: Shortcut | None = None,
     ) -> None:
         self._handlers = handlers
-        self._shortcut = shortcut
         self._on_open = on_open
         self._on_close = on_close
         self._transport: asyncio.Transport | None = None
@@ -109,6 +101,7 @@ class Connection(asyncio.Protocol):
         self._outbox = outbox or Outbox()
         self._out: Pieces = []  # what is written when this turn of the loop ends
         self._request_bytes = 0  # of the requests among it
+        self._layouts = new_layouts()
         self._calls: dict[int, _Call] = {}
         self._expiry: asyncio.TimerHandle | None = None  # of the call whose time is up first
         self.peer = ""  # ip:port
@@ -168,7 +161,7 @@ class Connection(asyncio.Protocol):
         at, end = 0, len(data)
         bad: BadFrameError | None = None
         wanted = 8  # what a frame needs at least; known better once its length is there
-        unpack_head, find_handler, shortcut = _FRAME_HEAD.unpack_from, self._handlers.get, self._shortcut
+        unpack_head, find_handler, layouts = _FRAME_HEAD.unpack_from, self._handlers.get, self._layouts
         try:
             while end - at >= 8:
                 length, word = unpack_head(data, at)
@@ -178,18 +171,7 @@ class Connection(asyncio.Protocol):
                 if following > end:
                     wanted = 4 + length
                     break
-                if shortcut is not None and word <= length - 4:  # a JSON header
-                    try:
-                        answer = shortcut(self, data, view, at + 8, at + 8 + word, following)
-                    except Exception as error:
-                        command = decode_frame(view, at + 8, following, word)
-                        answer = self.failure(command, error).encode()
-                    if answer is not None:
-                        if answer:
-                            self.send(answer)
-                        at = following
-                        continue
-                command = decode_frame(view, at + 8, following, word)
+                command = decode_frame(view, at + 8, following, word, layouts)
                 at = following
                 if command.flag & RESPONSE_FLAG:
                     self._take_answer(command)
@@ -224,9 +206,10 @@ class Connection(asyncio.Protocol):
             response = handler(self, command)
         except Exception as error:
             response = self.failure(command, error)
-        if response is None or command.flag & ONEWAY_FLAG:
-            return
-        self.send(response)
+        if response is None:
+            command.detach()
+        elif not command.flag & ONEWAY_FLAG:
+            self.send(response)
 
     # For a request that was held. A connection that is timed tells the two apart.
     answer_again = answer

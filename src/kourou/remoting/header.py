@@ -1,59 +1,86 @@
 """Header: the fields of a request or a response, declared once and used at both ends.
 
-A header is a frozen dataclass; the name of a field on the wire is its own in camel case, a field without a
-default is required, and its type is str, int (32 bits), Long (64 bits) or bool (or one of these or None).
+A header is a msgspec Struct; the name of a field on the wire is its own in camel case, a field without a
+default is required, and its type is str, Int (32 bits), Long (64 bits) or bool (or one of these or None).
 `read` makes one of a command, `fields` makes the extFields of one:
 
-    @header
     class QueryConsumerOffset(Header):
         consumer_group: str
         topic: str
-        queue_id: int
+        queue_id: Int
 
 Values are read as Java reads them: any text but "true" is false, and a number of no use in an optional field
-is as one that is missing. In a required field it is refused, where Java goes on without one.
-
-The two hottest requests, a send (310) and a pull (11), are read field by field where they are handled.
+is as one that is missing. In a required field it is refused, where Java goes on without one. All fields come
+as text; msgspec reads what most peers write in a third of the time that Python takes, and what it refuses is
+looked at field by field.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import inspect
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
+from functools import cache
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
+
+from msgspec import DecodeError, Meta, Struct, ValidationError, convert
+from msgspec.json import Decoder
+from msgspec.structs import fields as struct_fields
 
 from kourou.errors import KourouError
 from kourou.remoting.command import ROCKETMQ, RemotingCommand
 
-Long = int  # as the type of a field: 64 bits, where int has 32
 MAX_INT, MAX_LONG = (1 << 31) - 1, (1 << 63) - 1
-_MOST = {"int": MAX_INT, "Long": MAX_LONG}
+Int = Annotated[int, Meta(ge=-MAX_INT - 1, le=MAX_INT)]
+Long = Annotated[int, Meta(ge=-MAX_LONG - 1, le=MAX_LONG)]
 # What Java reads as a number: digits of any script whose characters have 16 bits
 _NUMBER = re.compile(r"[+-]?(?:(?![\U00010000-\U0010FFFF])\d)+")
-
-_T = TypeVar("_T", bound="type[Header]")
 
 
 class BadRequestError(KourouError):
     """A request without a field that it must have, or with one of no use."""
 
 
-class Header:
+class HeaderField(NamedTuple):
+    """A field of a header."""
+
+    name: str
+    wire_name: str
+    kind: str  # the name of its type
+    required: bool
+    default: Any
+
+
+class Header(Struct, rename="camel"):
     """What all headers can do."""
 
-    __slots__ = ()
-    _plan: ClassVar[tuple[tuple[str, str, str, bool], ...]]  # name, name on the wire, type, required
-    _wire_names: ClassVar[str] = ""  # a letter for each field, in their order, where the wire has such names
     _allowed: ClassVar[Mapping[str, tuple[str | int, ...]]] = {}  # values of a field (Java's checkFields)
     _is_strict: ClassVar[bool] = False  # refuses bad numbers in optional fields too (Java's FastCodesHeader)
 
     @classmethod
     def read(cls, command: RemotingCommand) -> Self:
-        """The header of a command; BadRequestError names the field that is missing or of no use."""
+        """The header of a command; BadRequestError names the field that is missing or of no use. Hot."""
+        decode, doubtful = _reader_of(cls)
+        try:
+            if command.raw_fields:
+                made: Self = decode(command.raw_fields)
+            elif command.serialize_type == ROCKETMQ and "" in command.ext_fields.values():
+                return cls._read_fields(command)  # an empty text is none
+            else:
+                made = convert(command.ext_fields, cls, strict=False)
+        except (ValidationError, DecodeError):
+            return cls._read_fields(command)
+        for name, value in doubtful:
+            if getattr(made, name) == value:
+                return cls._read_fields(command)
+        return made
+
+    @classmethod
+    def _read_fields(cls, command: RemotingCommand) -> Self:
+        """The same, field by field."""
         given = command.ext_fields
         values: dict[str, Any] = {}
-        for name, wire_name, kind, required in cls._plan:
+        for name, wire_name, kind, required, _ in plan_of(cls):
             text = given.get(wire_name)
             if not (text or required):
                 continue  # an empty text is as one that is missing: no signature tells the two apart
@@ -63,10 +90,10 @@ class Header:
                 values[name] = text
             elif kind == "bool":
                 values[name] = is_true(text)
-            elif (number := to_number(text, _MOST[kind])) is not None:
+            elif (number := to_number(text, MAX_INT if kind == "Int" else MAX_LONG)) is not None:
                 values[name] = number
             elif required or cls._is_strict:
-                bits = "32" if kind == "int" else "64"
+                bits = "32" if kind == "Int" else "64"
                 raise BadRequestError(
                     f"the custom field <{wire_name}> is {text[:80]!r}, not a whole number of {bits} bits"
                 )
@@ -78,27 +105,51 @@ class Header:
     def fields(self) -> dict[str, str]:
         """The extFields of this header: those that have a value, as text."""
         found = {}
-        for name, wire_name, kind, _ in self._plan:
+        for name, wire_name, kind, *_ in plan_of(type(self)):
             value = getattr(self, name)
             if value is not None:
                 found[wire_name] = str(value).lower() if kind == "bool" else str(value)
         return found
 
 
-@dataclass_transform(frozen_default=True)
-def header(cls: _T) -> _T:
-    """Declare a header."""
-    made: Any = dataclasses.dataclass(frozen=True, slots=True)(cls)
-    plan = []
-    for at, item in enumerate(dataclasses.fields(made)):
-        head, *rest = item.name.split("_")
-        wire_name = item.metadata.get("wire") or head + "".join(part.capitalize() for part in rest)
-        if made._wire_names:
-            wire_name = made._wire_names[at]
-        required = item.default is dataclasses.MISSING
-        plan.append((item.name, wire_name, str(item.type).partition(" |")[0], required))
-    made._plan = tuple(plan)
-    return cast("_T", made)
+@cache
+def plan_of(cls: type[Header]) -> tuple[HeaderField, ...]:
+    """The fields of a header."""
+    kinds: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        kinds |= inspect.get_annotations(base)
+    return tuple(
+        HeaderField(
+            item.name, item.encode_name, kinds[item.name].partition(" |")[0], item.required, item.default
+        )
+        for item in struct_fields(cls)
+    )
+
+
+@cache
+def _reader_of(cls: type[Header]) -> tuple[Any, tuple[tuple[str, object], ...]]:
+    """What reads a header from JSON, and what is looked at again: msgspec takes "1" for true, and an empty
+    text for one."""
+    doubtful: list[tuple[str, object]] = []
+    for name, _, kind, required, default in plan_of(cls):
+        if kind == "bool":
+            doubtful.append((name, True))
+        elif kind == "str" and not required and default != "":
+            doubtful.append((name, ""))
+    doubtful += [(name, _NotAllowed(values)) for name, values in cls._allowed.items()]
+    return Decoder(cls, strict=False).decode, tuple(doubtful)
+
+
+class _NotAllowed:
+    """Equal to what is not among some values."""
+
+    def __init__(self, values: tuple[str | int, ...]) -> None:
+        self._values = values
+
+    def __eq__(self, other: object) -> bool:
+        return other not in self._values
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def is_true(text: str | None) -> bool:

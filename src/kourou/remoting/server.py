@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from kourou.errors import KourouError
-from kourou.remoting.connection import CLOSE_TIMEOUT_S, Connection, Handler, Outbox, Shortcut, close_all
+from kourou.remoting.connection import CLOSE_TIMEOUT_S, Connection, Handler, Outbox, close_all
 from kourou.remoting.tls import HELLO_BYTE, RenewedContext, TlsConfig, TlsMode
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,6 @@ class RemotingServer:
         max_connections: int = MAX_CONNECTIONS,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         make_connection: Callable[..., Connection] = Connection,
-        shortcut: Shortcut | None = None,
     ) -> None:
         self._handlers = handlers
         self._on_close = on_close
@@ -67,7 +66,6 @@ class RemotingServer:
         self._max_connections = max_connections
         self._idle_timeout_s = idle_timeout_s
         self._make_connection = make_connection
-        self._shortcut = shortcut
         self._listeners: list[socket.socket] = []
         self._accepting: dict[Connection, tuple[asyncio.Task[None], socket.socket]] = {}
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -133,7 +131,6 @@ class RemotingServer:
                 on_open=self._opened,
                 on_close=self._closed,
                 outbox=self._outbox,
-                shortcut=self._shortcut,
             )
             self._accepting[connection] = loop.create_task(self._attach(connection, sock)), sock
             if _descriptor_of(sock) >= self._last_descriptor:

@@ -14,8 +14,8 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from kourou.remoting.codes import RequestCode
-from kourou.remoting.command import ONEWAY_FLAG, RemotingCommand, decode_frame
-from kourou.remoting.connection import Answer, Connection, Handler, Pieces, Shortcut
+from kourou.remoting.command import ONEWAY_FLAG, RemotingCommand
+from kourou.remoting.connection import Answer, Connection, Handler, Pieces
 
 log = logging.getLogger(__name__)
 
@@ -71,20 +71,6 @@ class RequestWatch:
             more,
         )
 
-    def timed(self, shortcut: Shortcut) -> Shortcut:
-        """A shortcut whose requests are timed; they are not told to the meter. Hot."""
-
-        def take(
-            connection: Connection, data: bytes, view: memoryview, at: int, header_end: int, end: int
-        ) -> bytes | Pieces | None:
-            began = perf_counter()
-            answer = shortcut(connection, data, view, at, header_end, end)
-            if answer is not None and (elapsed_s := perf_counter() - began) >= self.slow_s:
-                self.slow(connection, decode_frame(view, at, end, header_end - at), elapsed_s)
-            return answer
-
-        return take
-
 
 def _first(fields: Mapping[str, str], names: tuple[str, ...]) -> str:
     text = next((fields[name] for name in names if name in fields), "-")
@@ -106,6 +92,7 @@ class TimedConnection(Connection):
         except Exception as error:
             response = self.failure(command, error)
         if response is None:
+            command.detach()
             return
         elapsed_s = perf_counter() - began
         watch = self._watch
@@ -127,6 +114,7 @@ class TimedConnection(Connection):
         except Exception as error:
             response = self.failure(command, error)
         if response is None:
+            command.detach()
             return
         now = perf_counter()
         watch = self._watch

@@ -82,6 +82,17 @@ class StoreTimes(Protocol):
         ...
 
 
+class Block(Protocol):
+    """Records that lie one behind the other (dispatch.DispatchBlock)."""
+
+    physical_offset: int
+    size: int
+    queue_offset: int
+    offsets: list[int]
+    sizes: list[int]
+    codes: list[int]
+
+
 class Removable(Protocol):
     """A queue of any kind, as far as its removal is concerned."""
 
@@ -173,23 +184,24 @@ class ConsumeQueue:
         file.wrote = at + ENTRY_SIZE
         self.max_physic_offset = end
 
-    def put_block(self, entries: bytes, queue_offset: int, end: int) -> bool:
-        """Append the entries of consecutive messages, which end in the log at `end`; False, and nothing done,
-        where they are not what comes next in the last file. Hot."""
+    def put_block(self, block: Block) -> bool:
+        """Append the entries of records that lie one behind the other; False, and nothing done, where they
+        are not what comes next in the last file. Hot."""
         files = self.files.files
         if not files:
             return False
-        file, size = files[-1], len(entries)
+        file, size = files[-1], len(block.offsets) * ENTRY_SIZE
         at = file.wrote
+        end = block.physical_offset + block.size
         if (
             at + size > file.size
-            or file.base + at != queue_offset * ENTRY_SIZE
+            or file.base + at != block.queue_offset * ENTRY_SIZE
             or end <= self.max_physic_offset
         ):
             return False
         if at + size > file.reserved:
             file.ensure(at + size)
-        file.view[at : at + size] = entries
+        file.view[at : at + size] = b"".join(map(ENTRY.pack, block.offsets, block.sizes, block.codes))
         file.wrote = at + size
         self.max_physic_offset = end
         return True

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import TYPE_CHECKING
 
 from kourou.errors import KourouError
@@ -28,12 +28,11 @@ from kourou.message.codec import (
     SIZE_AND_MAGIC,
     SYS_FLAG_AT,
 )
-from kourou.message.plain_properties import PropertyModel
 from kourou.message.properties import decode_properties, tags_code
 from kourou.store.commit_log import END_FILE_MIN_BLANK, CommitLog
 from kourou.store.config import BrokerRole, MessageStoreConfig, parse_delay_levels
 from kourou.store.consume_queue import ConsumeQueue
-from kourou.store.index_file import IndexService
+from kourou.store.index_file import IndexService, KeyList, key_prefixes
 
 if TYPE_CHECKING:
     from kourou.store.checkpoint import StoreCheckpoint
@@ -50,10 +49,6 @@ MAX_RECENT_REQUESTS = 100_000
 # called once for each tags code in it, and the properties are None.
 OnArrive = Callable[[str, int, int, int, int, dict[str, str] | None], None]
 
-# Of a message that PlainPutter appended: topic, queue, queue offset, store timestamp, key prefixes, unique
-# id, keys, and the model of its properties.
-PlainRequest = tuple[str, int, int, int, tuple[int, int], bytes | None, bytes | None, PropertyModel]
-
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 
@@ -63,6 +58,7 @@ class DispatchRequest:
     __slots__ = (
         "batch_base",
         "batch_count",
+        "in_queue",
         "physical_offset",
         "properties",
         "queue_id",
@@ -97,20 +93,57 @@ class DispatchRequest:
         self.properties = properties
         self.batch_base = queue_offset  # a plain message in a batch queue is a batch of one
         self.batch_count = 1
+        self.in_queue = not sys_flag & sysflag.TRANSACTION_PREPARED  # 4 prepared, 12 rollback: not to be seen
         if names.INNER_NUM in properties and names.INNER_BASE in properties:
             self.batch_base = int(properties[names.INNER_BASE])
             self.batch_count = int(properties[names.INNER_NUM])
 
     @property
-    def in_queue(self) -> bool:
-        """Whether consumers may see it: not prepared, not rolled back."""
-        transaction = self.sys_flag & sysflag.TRANSACTION_MASK
-        return transaction in (sysflag.TRANSACTION_NOT, sysflag.TRANSACTION_COMMIT)
-
-    @property
     def in_index(self) -> bool:
         """Whether it can be found by key: not rolled back."""
         return self.sys_flag & sysflag.TRANSACTION_MASK != sysflag.TRANSACTION_ROLLBACK
+
+
+class DispatchBlock:
+    """Records of one queue that lie one behind the other in the log, as a batch brings them."""
+
+    __slots__ = (
+        "codes",
+        "keys",
+        "offsets",
+        "physical_offset",
+        "properties",
+        "queue_id",
+        "queue_offset",
+        "size",
+        "sizes",
+        "store_timestamp",
+        "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self, topic: str, queue_id: int, physical_offset: int, store_timestamp: int, queue_offset: int
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.physical_offset = physical_offset  # of the first
+        self.store_timestamp = store_timestamp
+        self.queue_offset = queue_offset  # of the first
+        self.size = 0  # of all
+        self.offsets: list[int] = []
+        self.sizes: list[int] = []
+        self.codes: list[int] = []
+        self.keys: KeyList = []
+        self.properties: list[dict[str, str]] = []  # of each, where their queue needs them
+
+    def requests(self) -> Iterator[DispatchRequest]:
+        """Each of the records."""
+        none: dict[str, str] = {}
+        for number, (offset, size, code) in enumerate(zip(self.offsets, self.sizes, self.codes)):
+            yield DispatchRequest(
+                self.topic, self.queue_id, offset, size, code, self.store_timestamp,
+                self.queue_offset + number, 0, self.properties[number] if self.properties else none,
+            )  # fmt: skip
 
 
 class NotARecord:
@@ -236,8 +269,10 @@ class Dispatcher:
         self._on_failed = on_failed
         self.on_restored: Callable[[str], None] = log.info  # what failed works again
         self._failure: str | None = None
-        self._recent: deque[tuple[int, int, DispatchRequest | PlainRequest]] = deque()  # offset, size
+        self._recent: deque[DispatchRequest | DispatchBlock] = deque()
         self.delay_levels = parse_delay_levels(config.message_delay_level)
+        self._indexes = config.message_index_enable
+        self.index_from = 0  # what lies before was indexed before the start
         self.at_once = not (config.sync_flush or config.transient_store_pool_enable)
         self.dispatched_offset = 0  # everything before it has its queue entry and its keys
         self.on_arrive: OnArrive | None = None
@@ -269,52 +304,73 @@ class Dispatcher:
         )
         return isinstance(found, NotARecord) and found.is_short
 
-    def appended(self, request: DispatchRequest) -> Exception | None:
-        """Dispatch a record just appended, or keep its request until it may be; why it could not be."""
-        if self.at_once:
-            try:
-                self.dispatch(request)
-            except (OSError, KourouError) as error:
-                return error
-            self.dispatched_offset = request.physical_offset + request.size
+    def appended_block(self, block: DispatchBlock) -> Exception | None:
+        """The same for records that were appended together. Where only some of them have no room, they get
+        their entries later."""
+        if not self.at_once:
+            self.keep(block)
             return None
-        self.keep(request.physical_offset, request.size, request)
+        try:
+            self.dispatch_block(block)
+        except (OSError, KourouError) as error:
+            if self.dispatched_offset <= block.physical_offset:
+                return error
+            self.fail(error)
         return None
 
-    def keep(self, offset: int, size: int, request: DispatchRequest | PlainRequest) -> None:
-        """Keep the request of a record until it may be dispatched."""
+    def keep(self, request: DispatchRequest | DispatchBlock) -> None:
+        """Keep what was appended until it may be dispatched."""
         if len(self._recent) >= MAX_RECENT_REQUESTS:
             self._recent.clear()
-        self._recent.append((offset, size, request))
+        self._recent.append(request)
 
     def dispatch(self, request: DispatchRequest) -> None:
-        """Give a record its queue entry and its keys, and tell who waits for it."""
-        if request.in_queue:
+        """Give a record its queue entry and its keys, and tell who waits for it. Hot."""
+        offset, timestamp, is_visible = request.physical_offset, request.store_timestamp, request.in_queue
+        if is_visible:
             self._queues.dispatch(request)
-            self.checkpoint.dispatched_msg_timestamp = request.store_timestamp
-            self.checkpoint.dispatched_physical_offset = request.physical_offset
-        self.index(request)
-        if self.on_arrive is not None and request.in_queue:
-            self.on_arrive(
-                request.topic, request.queue_id, request.queue_offset + request.batch_count,
-                request.tags_code, request.store_timestamp, request.properties,
-            )  # fmt: skip
-            if names.INNER_MULTI_QUEUE_OFFSET in request.properties:
-                for name, queue_id, offset in self._queues.light_entries(request):
-                    self.on_arrive(
-                        name, queue_id, offset + 1, request.tags_code, request.store_timestamp,
-                        request.properties,
-                    )  # fmt: skip
+            checkpoint = self.checkpoint
+            checkpoint.dispatched_msg_timestamp = timestamp
+            checkpoint.dispatched_physical_offset = offset
+        self.dispatched_offset = offset + request.size
+        if self._indexes and offset >= self.index_from and (is_visible or request.in_index):
+            get = request.properties.get
+            self._index.add(
+                key_prefixes(request.topic), get("UNIQ_KEY"), get("KEYS"), get("TAGS"), offset, timestamp
+            )
+        if self.awaited and is_visible and self.on_arrive is not None:
+            self._tell(request)
 
-    def index(self, request: DispatchRequest) -> None:
-        """Give a record its keys, unless the index is further already."""
-        if not (request.in_index and self._config.message_index_enable):
-            return
-        if request.physical_offset < self._index.end_offset:
-            return
-        self._index.add_message(
-            request.topic, request.properties, request.physical_offset, request.store_timestamp
-        )
+    def _tell(self, request: DispatchRequest) -> None:
+        assert self.on_arrive is not None
+        self.on_arrive(
+            request.topic, request.queue_id, request.queue_offset + request.batch_count,
+            request.tags_code, request.store_timestamp, request.properties,
+        )  # fmt: skip
+        if names.INNER_MULTI_QUEUE_OFFSET in request.properties:
+            for name, queue_id, offset in self._queues.light_entries(request):
+                self.on_arrive(
+                    name, queue_id, offset + 1, request.tags_code, request.store_timestamp,
+                    request.properties,
+                )  # fmt: skip
+
+    def dispatch_block(self, block: DispatchBlock) -> None:
+        """Give the records of a block their queue entries and keys, and tell who waits for one. Hot."""
+        queue = self._queues.get_if_usable(block.topic, block.queue_id)
+        if not isinstance(queue, ConsumeQueue) or queue.ext is not None or not queue.put_block(block):
+            for request in block.requests():
+                self._queues.dispatch(request)
+                self.dispatched_offset = request.physical_offset + request.size
+        self.dispatched_offset = block.physical_offset + block.size
+        checkpoint = self.checkpoint
+        checkpoint.dispatched_msg_timestamp = block.store_timestamp
+        checkpoint.dispatched_physical_offset = block.offsets[-1]
+        if self._indexes:
+            self._index.add_flat(block.keys)
+        if self.awaited and self.on_arrive is not None:
+            following = block.queue_offset + len(block.offsets)
+            for code in dict.fromkeys(block.codes):
+                self.on_arrive(block.topic, block.queue_id, following, code, block.store_timestamp, None)
 
     def reput(self) -> None:
         """Dispatch every confirmed record that is not yet."""
@@ -344,52 +400,19 @@ class Dispatcher:
         confirmed = self.confirm_offset
         recent = self._recent
         while (at := self.dispatched_offset) < confirmed:
-            while recent and recent[0][0] < at:
+            while recent and recent[0].physical_offset < at:
                 recent.popleft()
-            kept = bool(recent) and recent[0][0] == at
-            request = recent[0][2] if kept else self._read(at)
+            request = recent[0] if recent and recent[0].physical_offset == at else self._read(at)
             if request is None:
                 if self.dispatched_offset == at:
                     return
                 continue
-            size = request.size if isinstance(request, DispatchRequest) else recent[0][1]
-            if at + size > confirmed:
+            if at + request.size > confirmed:
                 return
-            if isinstance(request, DispatchRequest):
-                self.dispatch(request)
+            if isinstance(request, DispatchBlock):
+                self.dispatch_block(request)
             else:
-                self._dispatch_plain(at, size, *request)
-            self.dispatched_offset = at + size
-            if kept:
-                recent.popleft()
-
-    def _dispatch_plain(
-        self,
-        offset: int,
-        size: int,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        timestamp: int,
-        prefixes: tuple[int, int],
-        unique_id: bytes | None,
-        keys: bytes | None,
-        model: PropertyModel,
-    ) -> None:
-        """What `dispatch` does, for a message that PlainPutter appended. Hot with SYNC_FLUSH."""
-        queue = self._queues.get_if_usable(topic, queue_id)
-        if isinstance(queue, ConsumeQueue):  # else its topic was deleted meanwhile, or made anew for batches
-            queue.put(offset, size, model.tags_code, queue_offset)
-        self.checkpoint.dispatched_msg_timestamp = timestamp
-        self.checkpoint.dispatched_physical_offset = offset
-        if self._config.message_index_enable:
-            self._index.add(
-                prefixes, unique_id.decode() if unique_id else None, keys.decode() if keys else None,
-                model.tags, offset, timestamp,
-            )  # fmt: skip
-        if self.awaited and self.on_arrive is not None:
-            properties = model.properties(unique_id, keys)
-            self.on_arrive(topic, queue_id, queue_offset + 1, model.tags_code, timestamp, properties)
+                self.dispatch(request)
 
     def _read(self, at: int) -> DispatchRequest | None:
         """The record at an offset of the log; None behind a blank, which is skipped, and at damage."""

@@ -37,7 +37,6 @@ from kourou.store.flush import CommitLogCommitter, CommitLogFlusher, QueueFlushe
 from kourou.store.index_catch_up import PAUSE_MS, IndexCatchUp
 from kourou.store.index_file import IndexService
 from kourou.store.mapped_file import MappedFile, TransientStorePool
-from kourou.store.plain import PlainPutter
 from kourou.store.put import InnerMessage, MessagePutter
 from kourou.store.queue_store import DELETION_TOPIC, ConsumeQueueStore
 from kourou.store.recovery import RecoveryReport, recover
@@ -114,7 +113,6 @@ class MessageStore:
         )
         self.put_message = self.putter.put_message  # bound once: a call less for each message
         self.put_messages = self.putter.put_messages
-        self.plain = PlainPutter(self.putter)
         self.recovery: RecoveryReport | None = None
         self.replication: Replication | None = None  # while it runs
         self.on_topic_deleted: Callable[[str], None] | None = None  # hears each, of a slave too

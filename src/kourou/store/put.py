@@ -21,7 +21,6 @@ from kourou.message.codec import (
     MAGIC_V1,
     MAGIC_V2,
     PROPERTY_CRC_LENGTH,
-    encode_into,
     property_crc,
     topic_field,
 )
@@ -31,10 +30,9 @@ from kourou.store.commit_log import END_FILE_MIN_BLANK, MAX_PROPERTIES, MAX_RECO
 from kourou.store.config import MessageStoreConfig
 from kourou.store.consume_queue import ConsumeQueue
 from kourou.store.disk import physical_memory_bytes
-from kourou.store.dispatch import SCHEDULE_TOPIC, Dispatcher, DispatchRequest
+from kourou.store.dispatch import SCHEDULE_TOPIC, DispatchBlock, Dispatcher, DispatchRequest
 from kourou.store.index_file import IndexService, key_prefixes
 from kourou.store.queue_store import (
-    DELETION_TOPIC,
     LMQ_SEPARATOR,
     AnyQueue,
     ConsumeQueueStore,
@@ -63,17 +61,17 @@ LOCAL_HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x00"  # 127.0.0.1:0
 class InnerMessage:
     """What `MessageStore.put_message` takes. Hot: a plain class with slots.
 
-    Properties are given as the string of the request, or as a mapping; the other is made when asked
-    for. Hosts are packed (message.host). For `put_messages`, `body` is a batch body.
+    Properties are given as the string of the request, or as a mapping, and are there in both forms. Hosts are
+    packed (message.host). For `put_messages`, `body` is a batch body.
     """
 
     __slots__ = (
-        "_properties",
         "body",
         "born_host",
         "born_timestamp",
         "flag",
         "prepared_transaction_offset",
+        "properties",
         "properties_raw",
         "queue_id",
         "reconsume_times",
@@ -100,12 +98,8 @@ class InnerMessage:
         self.topic = topic
         self.queue_id = queue_id
         self.body = body
-        if isinstance(properties, str):
-            self.properties_raw = properties
-            self._properties: dict[str, str] | None = None
-        else:
-            self.properties_raw = encode_properties(properties)
-            self._properties = decode_properties(self.properties_raw)
+        self.properties_raw = properties if isinstance(properties, str) else encode_properties(properties)
+        self.properties = decode_properties(self.properties_raw)
         self.flag = flag
         # The address families are facts of the bytes, whatever the sender's flag says.
         if len(born_host) == 20:
@@ -142,7 +136,7 @@ class InnerMessage:
         message.queue_id = queue_id
         message.body = body
         message.properties_raw = properties_raw
-        message._properties = properties
+        message.properties = properties
         message.flag = 0
         if len(born_host) == 20:
             sys_flag |= sysflag.BORN_HOST_V6
@@ -155,13 +149,6 @@ class InnerMessage:
         message.reconsume_times = 0
         message.prepared_transaction_offset = 0
         return message
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """The properties by name."""
-        if self._properties is None:
-            self._properties = decode_properties(self.properties_raw)
-        return self._properties
 
     def set_property(self, name: str, value: str) -> None:
         """Set a property, in both forms."""
@@ -181,14 +168,14 @@ class InnerMessage:
         return self.properties.get(names.WAIT_STORE_MSG_OK, "true").lower() == "true"
 
 
-# Size of the record, flag, body, property string, properties
-_BatchMessage = tuple[int, int, memoryview, bytes, dict[str, str]]
+class _TooLongError(BadMessageError):
+    """Properties that no record has room for."""
 
 
 class TopicForm:
     """What a put needs of its topic, looked up once."""
 
-    __slots__ = ("field", "is_deletion", "key_prefixes", "magic", "overhead", "puts")
+    __slots__ = ("field", "is_schedule", "key_prefixes", "magic", "overhead", "puts")
 
     def __init__(self, name: str, puts: TopicPuts) -> None:
         encoded = name.encode()
@@ -199,7 +186,7 @@ class TopicForm:
         self.overhead = len(self.field) + 2
         self.key_prefixes = key_prefixes(name)
         self.puts = puts
-        self.is_deletion = name == DELETION_TOPIC
+        self.is_schedule = name == SCHEDULE_TOPIC
 
 
 class MessagePutter:
@@ -228,7 +215,7 @@ class MessagePutter:
         self._files = commit_log.files
         self.max_unflushed = int(physical_memory_bytes() * MAX_UNFLUSHED_SHARE)
         self._at_once = dispatcher.at_once
-        self._indexing = config.message_index_enable
+        self._appended = dispatcher.dispatch if self._at_once else dispatcher.keep
         self._max_record = min(
             config.max_message_size + MAX_RECORD_OVERHEAD,
             config.mapped_file_size_commit_log - END_FILE_MIN_BLANK,
@@ -240,15 +227,14 @@ class MessagePutter:
         self.lacks_replicas: Callable[[], bool] | None = None
 
     def put_message(self, message: InnerMessage) -> PutMessageResult:
-        """Append one message. Hot: some six microseconds with its queue entry and its keys."""
+        """Append one message. Hot: some five microseconds with its queue entry and its keys."""
         if self.inbox.calls:
             self.inbox.drain()
-        if self.refusal is not None:
-            return self._refuse(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.refusal)
-        if self.lacks_replicas is not None and message.wait_store_msg_ok and self.lacks_replicas():
-            return self._refuse(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, _TOO_FEW)
-        topic_name = message.topic
-        queue_id = message.queue_id
+        if self.refusal is not None or self.lacks_replicas is not None:
+            refused = self._refusal_of(message)
+            if refused is not None:
+                return refused
+        topic_name, queue_id, sys_flag = message.topic, message.queue_id, message.sys_flag
         try:
             topic = self.topics[topic_name]
             queue = self.queues.table[topic_name][queue_id]
@@ -258,34 +244,30 @@ class MessagePutter:
             except BadMessageError as unusable:
                 return self._refuse(PutMessageStatus.MESSAGE_ILLEGAL, str(unusable))
         properties = message.properties
-        sys_flag = message.sys_flag
-        # Inner batches and light queues are told by flag or by the names INNER_NUM, INNER_MULTI_DISPATCH.
-        special = (
+        if (
             queue.__class__ is not ConsumeQueue
-            or "INNER_" in message.properties_raw
-            or queue.ext is not None
-            or topic.is_deletion
-        )
-        if special or sys_flag & sysflag.INNER_BATCH:
+            or sys_flag & sysflag.INNER_BATCH
+            or names.INNER_NUM in properties
+            or names.INNER_MULTI_DISPATCH in properties
+        ):
             refused = self._prepare_special(message, queue)
             if refused is not None:
                 return refused
+        raw = self._with_crc_room(message) if self._crc_room else message.properties_raw.encode()
         body = message.body
-        raw = message.properties_raw.encode()
-        if self._crc_room:
-            raw = self._with_crc_room(message)
-        body_length = len(body)
-        size = HEADER_SIZES[sys_flag >> 4 & 3] + body_length + topic.overhead + len(raw)
+        body_length, raw_length, kind = len(body), len(raw), sys_flag >> 4 & 3
+        header_size = HEADER_SIZES[kind]
+        size = header_size + body_length + topic.overhead + raw_length
         if body_length > self.config.max_message_size or size > self._max_record:
             return self._refuse(
                 PutMessageStatus.MESSAGE_ILLEGAL,
                 f"body of {body_length} bytes (record of {size}) does not fit"
                 f" maxMessageSize={self.config.max_message_size}",
             )
-        if len(raw) > MAX_PROPERTIES:
+        if raw_length > MAX_PROPERTIES:
             return self._refuse(
                 PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
-                f"properties of {len(raw)} bytes, {MAX_PROPERTIES} allowed",
+                f"properties of {raw_length} bytes, {MAX_PROPERTIES} allowed",
             )
         visible = not sys_flag & sysflag.TRANSACTION_PREPARED  # 4 prepared, 12 rollback: neither is
         queue_offset = queue.next_offset if visible else 0
@@ -295,78 +277,59 @@ class MessagePutter:
         except (OSError, KourouError) as error:
             return self._refuse_after(error)
         at = file.wrote
-        offset = file.base + at
+        offset, body_at = file.base + at, at + header_size
         if offset - self._files.flushed_where > self.max_unflushed:
             return self._refuse(PutMessageStatus.OS_PAGE_CACHE_BUSY, _BUSY)
-        encode_into(
-            file.write_view, at, size, topic.magic, crc32(body) & 0x7FFFFFFF, queue_id, message.flag,
-            queue_offset, offset, sys_flag, message.born_timestamp, message.born_host, timestamp,
-            message.store_host, message.reconsume_times, message.prepared_transaction_offset, body,
-            topic.field, raw,
-        )  # fmt: skip
-        if self._crc_room:
-            self._write_crc(file.write_view[at : at + size])
-        tags = properties.get(names.TAGS)
-        code = tags_code(tags)
-        if topic_name == SCHEDULE_TOPIC:
+        code = tags_code(properties.get(names.TAGS))
+        if topic.is_schedule:
             try:
                 code = self._deliver_time(properties, timestamp, code)
             except ValueError:
-                self.commit_log.take_back(file, at, size)
                 return self._refuse(
                     PutMessageStatus.MESSAGE_ILLEGAL, f"{names.DELAY_TIME_LEVEL} is no number"
                 )
+        view = file.write_view
+        HEADERS[kind].pack_into(
+            view, at, size, topic.magic, crc32(body) & 0x7FFFFFFF, queue_id, message.flag, queue_offset,
+            offset, sys_flag, message.born_timestamp, message.born_host, timestamp, message.store_host,
+            message.reconsume_times, message.prepared_transaction_offset, body_length,
+        )  # fmt: skip
+        body_end = body_at + body_length
+        view[body_at:body_end] = body
+        view[body_end : at + size] = topic.field + raw_length.to_bytes(2, "big") + raw
+        if self._crc_room:
+            self._write_crc(view[at : at + size])
         file.wrote = at + size
         file.store_timestamp = timestamp
-        count = 1
-        if special or not self._at_once:
-            request = DispatchRequest(
-                topic_name, queue_id, offset, size, code, timestamp, queue_offset, sys_flag, properties
-            )
-            count = max(request.batch_count, 1)
-            failure = self.dispatcher.appended(request)
-            if failure is not None:
-                self.commit_log.take_back(file, at, size)
-                return self._refuse_after(failure)
-            if visible:
-                queue.next_offset = queue_offset + count
+        request = DispatchRequest(
+            topic_name, queue_id, offset, size, code, timestamp, queue_offset, sys_flag, properties
+        )
+        try:
+            self._appended(request)
+        except (OSError, KourouError) as failure:
+            self.commit_log.take_back(file, at, size)
+            return self._refuse_after(failure)
+        count = request.batch_count
+        if visible:
+            queue.next_offset = queue_offset + count
+            if self._lmq:
                 self._advance_lmq(topic_name, properties)
-        else:
-            if visible:
-                try:
-                    queue.put(offset, size, code, queue_offset)  # type: ignore[union-attr]  # special otherwise
-                except (OSError, KourouError) as error:
-                    self.commit_log.take_back(file, at, size)
-                    return self._refuse_after(error)
-                queue.next_offset = queue_offset + 1
-                checkpoint = self.dispatcher.checkpoint
-                checkpoint.dispatched_msg_timestamp = timestamp
-                checkpoint.dispatched_physical_offset = offset
-            self.dispatcher.dispatched_offset = offset + size
-            if self._indexing and sys_flag & sysflag.TRANSACTION_MASK != sysflag.TRANSACTION_ROLLBACK:
-                self.index.add(
-                    topic.key_prefixes, properties.get(names.UNIQ_KEY), properties.get(names.KEYS), tags,
-                    offset, timestamp,
-                )  # fmt: skip
-            if visible and self.dispatcher.on_arrive is not None:
-                self.dispatcher.on_arrive(topic_name, queue_id, queue_offset + 1, code, timestamp, properties)
-        topic.puts.count += count
-        topic.puts.size_bytes += size
+        puts = topic.puts
+        puts.count += count
+        puts.size_bytes += size
         if self._at_once:
             self.stats.put_distribution[0] += 1
         return PutMessageResult(PUT_OK, offset, size, queue_offset, timestamp, count)
 
     def put_messages(self, batch: InnerMessage) -> PutMessageResult:
-        """Append the messages of a batch body, one record each, one behind the other in one file."""
+        """Append the messages of a batch body, one record each, one behind the other in one file. Hot."""
         if self.inbox.calls:
             self.inbox.drain()
-        if self.refusal is not None:
-            return self._refuse(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.refusal)
-        if self.lacks_replicas is not None and batch.wait_store_msg_ok and self.lacks_replicas():
-            return self._refuse(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, _TOO_FEW)
+        refused = self._refusal_of(batch)
+        if refused is not None:
+            return refused
         illegal = PutMessageStatus.MESSAGE_ILLEGAL
-        sys_flag = batch.sys_flag
-        if sys_flag & sysflag.TRANSACTION_MASK:
+        if batch.sys_flag & sysflag.TRANSACTION_MASK:
             return self._refuse(illegal, "a batch cannot be part of a transaction")
         if batch.properties.get(names.DELAY_TIME_LEVEL, "0") != "0":
             return self._refuse(illegal, "a batch cannot be delayed")
@@ -375,105 +338,111 @@ class MessagePutter:
                 illegal,
                 f"body of {len(batch.body)} bytes does not fit maxMessageSize={self.config.max_message_size}",
             )
-        topic_name, queue_id = batch.topic, batch.queue_id
         try:
-            topic, queue = self._first_use(topic_name, queue_id)
-        except BadMessageError as unusable:
-            return self._refuse(illegal, str(unusable))
-        if isinstance(queue, BatchConsumeQueue):
-            return self._refuse(illegal, f"{topic_name} is a BatchCQ topic: it takes inner batches only")
-        kind = sys_flag >> 4 & 3
-        overhead = HEADER_SIZES[kind] + topic.overhead
-        messages: list[_BatchMessage] = []
-        try:
-            for flag, body, raw_view in iter_batch(batch.body):
-                raw = bytes(raw_view)
-                properties = decode_properties(str(raw, "utf-8", "replace"))
-                if names.INNER_NUM in properties:
-                    return self._refuse(illegal, f"{names.INNER_NUM} is for inner batches only")
-                if names.INNER_MULTI_QUEUE_OFFSET in properties:  # the store gives it, to single messages
-                    return self._refuse(illegal, "a message of a batch goes to no light queue")
-                if self._crc_room:
-                    raw += b"\x02" if raw and not raw.endswith(b"\x02") else b""
-                    raw += bytes(self._crc_room)
-                if len(raw) > MAX_PROPERTIES:
-                    return self._refuse(
-                        PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, f"properties of {len(raw)} bytes"
-                    )
-                messages.append((overhead + len(body) + len(raw), flag, body, raw, properties))
-        except CorruptRecordError as error:
+            topic, queue = self._first_use(batch.topic, batch.queue_id)
+            if isinstance(queue, BatchConsumeQueue):
+                raise BadMessageError(f"{batch.topic} is a BatchCQ topic: it takes inner batches only")
+            begin = self._files.max_wrote
+            block, pieces = self._encode_batch(batch, topic, queue, begin)
+            if block.size > self.commit_log.file_size - END_FILE_MIN_BLANK:
+                raise BadMessageError("the batch does not fit a log file")
+        except _TooLongError as error:
+            return self._refuse(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, str(error))
+        except (BadMessageError, CorruptRecordError) as error:
             return self._refuse(illegal, str(error))
-        total = sum([message[0] for message in messages])
-        if not messages or total > self.commit_log.file_size - END_FILE_MIN_BLANK:
-            return self._refuse(
-                illegal, "the batch is empty" if not messages else "the batch does not fit a log file"
-            )
-        timestamp = self.clock.now_ms()
-        first = queue_offset = queue.next_offset
         try:
-            file = self.commit_log.room_for(total)
+            file = self.commit_log.room_for(block.size)
         except (OSError, KourouError) as error:
             return self._refuse_after(error)
         start = file.wrote
-        offset = file.base + start
-        if offset - self._files.flushed_where > self.max_unflushed:
+        if file.base + start != begin:  # it begins a new file: each record says where it lies
+            block, pieces = self._encode_batch(batch, topic, queue, file.base + start)
+        if block.physical_offset - self._files.flushed_where > self.max_unflushed:
             return self._refuse(PutMessageStatus.OS_PAGE_CACHE_BUSY, _BUSY)
         # The records are put together aside and copied at once: half the time of writing them one by one.
-        pack, born_timestamp, born_host = HEADERS[kind].pack, batch.born_timestamp, batch.born_host
-        store_host, reconsume_times, magic = batch.store_host, batch.reconsume_times, topic.magic
-        topic_bytes, offsets, codes = topic.field, [], []
-        pieces: list[bytes | memoryview] = []
-        for size, flag, body, raw, properties in messages:
-            head = pack(
-                size, magic, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, offset, sys_flag,
-                born_timestamp, born_host, timestamp, store_host, reconsume_times, 0, len(body),
-            )  # fmt: skip
-            pieces += head, body, topic_bytes, len(raw).to_bytes(2, "big"), raw
-            codes.append(tags_code(properties.get(names.TAGS)))
-            offsets.append(offset)
-            offset += size
-            queue_offset += 1
-        view = file.write_view
-        view[start : start + total] = b"".join(pieces)
+        view, end = file.write_view, start + block.size
+        view[start:end] = b"".join(pieces)
         if self._crc_room:
-            for at, message in zip(offsets, messages):
-                self._write_crc(view[at - file.base : at - file.base + message[0]])
-        file.wrote = start + total
-        file.store_timestamp = timestamp
-        failure = self._dispatch_batch(batch, messages, offsets, codes, first, timestamp)
+            for offset, size in zip(block.offsets, block.sizes):
+                self._write_crc(view[offset - file.base : offset - file.base + size])
+        file.wrote = end
+        file.store_timestamp = block.store_timestamp
+        failure = self.dispatcher.appended_block(block)
         if failure is not None:
-            self.commit_log.take_back(file, start, total)
+            self.commit_log.take_back(file, start, block.size)
             return self._refuse_after(failure)
-        queue.next_offset = queue_offset
-        topic.puts.count += len(messages)
-        topic.puts.size_bytes += total
+        count = len(block.offsets)
+        queue.next_offset = block.queue_offset + count
+        topic.puts.count += count
+        topic.puts.size_bytes += block.size
         if self._at_once:
             self.stats.put_distribution[0] += 1
-        return PutMessageResult(PUT_OK, offsets[0], total, first, timestamp, len(messages), "", offsets)
+        return PutMessageResult(
+            PUT_OK, block.offsets[0], block.size, block.queue_offset, block.store_timestamp, count, "",
+            block.offsets,
+        )  # fmt: skip
 
-    def _dispatch_batch(
-        self,
-        batch: InnerMessage,
-        messages: list[_BatchMessage],
-        offsets: list[int],
-        codes: list[int],
-        first: int,
-        timestamp: int,
-    ) -> Exception | None:
-        """Give the records of a batch their queue entries and keys; why none of them could have any."""
-        dispatcher = self.dispatcher
-        for number, (offset, message, code) in enumerate(zip(offsets, messages, codes)):
-            request = DispatchRequest(
-                batch.topic, batch.queue_id, offset, message[0], code, timestamp, first + number,
-                batch.sys_flag, message[4],
+    def _encode_batch(
+        self, batch: InnerMessage, topic: TopicForm, queue: ConsumeQueue, offset: int
+    ) -> tuple[DispatchBlock, list[bytes | memoryview]]:
+        """The records of a batch that begins at a place of the log, and what is to be dispatched of them."""
+        sys_flag, queue_id, kind = batch.sys_flag, batch.queue_id, batch.sys_flag >> 4 & 3
+        pack, overhead = HEADERS[kind].pack, HEADER_SIZES[kind] + topic.overhead
+        born_timestamp, born_host, store_host = batch.born_timestamp, batch.born_host, batch.store_host
+        reconsume_times, magic, field = batch.reconsume_times, topic.magic, topic.field
+        prefix, tag_prefix = topic.key_prefixes
+        crc_room, with_properties = bytes(self._crc_room), queue.ext is not None
+        timestamp = self.clock.now_ms()
+        queue_offset = queue.next_offset
+        block = DispatchBlock(batch.topic, queue_id, offset, timestamp, queue_offset)
+        offsets, sizes, codes, keys = block.offsets, block.sizes, block.codes, block.keys
+        pieces: list[bytes | memoryview] = []
+        for flag, body, raw_view in iter_batch(batch.body):
+            raw: bytes | memoryview = raw_view
+            properties = decode_properties(str(raw, "utf-8", "replace"))
+            if names.INNER_NUM in properties:
+                raise BadMessageError(f"{names.INNER_NUM} is for inner batches only")
+            if names.INNER_MULTI_QUEUE_OFFSET in properties:  # the store gives it, to single messages
+                raise BadMessageError("a message of a batch goes to no light queue")
+            if crc_room:
+                raw = bytes(raw) + (b"\x02" if raw and raw[-1] != 2 else b"") + crc_room
+            raw_length, body_length = len(raw), len(body)
+            if raw_length > MAX_PROPERTIES:
+                raise _TooLongError(f"properties of {raw_length} bytes")
+            size = overhead + body_length + raw_length
+            get = properties.get
+            tags, unique_id, own_keys = get("TAGS"), get("UNIQ_KEY"), get("KEYS")
+            if unique_id:
+                keys += prefix, unique_id, offset, timestamp
+            if own_keys:
+                for key in own_keys.split(" "):
+                    if key:
+                        keys += prefix, key, offset, timestamp
+            if tags:
+                keys += tag_prefix, tags, offset, timestamp
+            head = pack(
+                size, magic, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, offset, sys_flag,
+                born_timestamp, born_host, timestamp, store_host, reconsume_times, 0, body_length,
             )  # fmt: skip
-            failure = dispatcher.appended(request)
-            if failure is not None and number == 0:
-                return failure
-            if failure is not None:
-                # Its first messages are in their queue: the rest gets there by `reput`, when it can.
-                dispatcher.fail(failure)
-                break
+            pieces += head, body, field, raw_length.to_bytes(2, "big"), raw
+            codes.append(tags_code(tags))
+            if with_properties:
+                block.properties.append(properties)
+            offsets.append(offset)
+            sizes.append(size)
+            offset += size
+            queue_offset += 1
+        if not offsets:
+            raise BadMessageError("the batch is empty")
+        block.size = offset - block.physical_offset
+        return block, pieces
+
+    def _refusal_of(self, message: InnerMessage) -> PutMessageResult | None:
+        """Why a message is not taken now; None if it is."""
+        if self.refusal is not None:
+            return self._refuse(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.refusal)
+        if self.lacks_replicas is not None and message.wait_store_msg_ok and self.lacks_replicas():
+            return self._refuse(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, _TOO_FEW)
         return None
 
     def _first_use(self, topic_name: str, queue_id: int) -> tuple[TopicForm, AnyQueue]:

@@ -137,12 +137,18 @@ class ConsumeQueueStore:
     # What a record does
 
     def dispatch(self, request: DispatchRequest) -> None:
-        """Give a record its entry in its queue, and in the light queues it names; do what a deletion says."""
-        if request.topic == DELETION_TOPIC:
+        """Give a record its entry in its queue, and in the light queues it names; do what a deletion says.
+        Hot."""
+        topic, properties = request.topic, request.properties
+        if topic == DELETION_TOPIC:
             self._delete(request)
-        queue = self.get_if_usable(request.topic, request.queue_id)
-        if queue is None:
-            return
+        try:
+            queue = self.table[topic][request.queue_id]
+        except KeyError:
+            made = self.get_if_usable(topic, request.queue_id)
+            if made is None:
+                return
+            queue = made
         if isinstance(queue, BatchConsumeQueue):
             if request.batch_base < 0:
                 log.error("%s: record at %d is no inner batch", queue, request.physical_offset)
@@ -151,13 +157,13 @@ class ConsumeQueueStore:
                 request.physical_offset, request.size, request.tags_code, request.store_timestamp,
                 request.batch_base, request.batch_count,
             )  # fmt: skip
-        elif queue.ext is not None:
+        elif queue.ext is None:
+            queue.put(request.physical_offset, request.size, request.tags_code, request.queue_offset)
+        else:
             bitmap = self.bitmap_of(request) if self.bitmap_of is not None else None
             unit = ExtUnit(request.tags_code, request.store_timestamp, bitmap or b"")
             queue.put_ext(request.physical_offset, request.size, unit, request.queue_offset)
-        else:
-            queue.put(request.physical_offset, request.size, request.tags_code, request.queue_offset)
-        if names.INNER_MULTI_DISPATCH in request.properties and self._config.enable_multi_dispatch:
+        if names.INNER_MULTI_DISPATCH in properties and self._config.enable_multi_dispatch:
             try:
                 self._dispatch_lmq(request)
             except (OSError, KourouError):
