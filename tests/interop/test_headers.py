@@ -8,7 +8,6 @@ less.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 import struct
 import subprocess
@@ -23,7 +22,7 @@ from kourou.namesrv import handlers as name_server
 from kourou.remoting import headers
 from kourou.remoting.codes import RequestCode
 from kourou.remoting.command import JSON, ROCKETMQ, BadFrameError, decode, frame_head
-from kourou.remoting.header import BadRequestError, Header
+from kourou.remoting.header import BadRequestError, Header, plan_of
 from support.java import RUN, RUN_TIMEOUT_S, Java
 
 # Java's class for each request whose header has fields, without "RequestHeader"
@@ -114,7 +113,7 @@ TEXTS = [
 # Values of JSON that are no texts
 VALUES: list[Any] = [5, -5, 0, 2**31, 2**63, True, False, None, 1.5, {"a": 1, "b": None}, [1, "x", None], {}]
 ALL_FORMS = [*((text, form) for text in TEXTS for form in (JSON, ROCKETMQ)), *((v, JSON) for v in VALUES)]
-VALID = {"str": "text", "int": "7", "Long": "8", "bool": "true"}
+VALID = {"str": "text", "Int": "7", "Long": "8", "bool": "true"}
 ONE_OF = {"commitOrRollback": "12", "topicFilterType": "MULTI_TAG"}
 
 REFUSED = "refused"
@@ -140,7 +139,7 @@ class Case(NamedTuple):
     def stricter(self) -> str | None:
         """Why our reading is not Java's, if it is not."""
         given = self.fields.get(self.field)
-        optional = [wire_name for _, wire_name, _, required in self.ours._plan if not required]
+        optional = [wire_name for _, wire_name, _, required, _ in plan_of(self.ours) if not required]
         if given == "" and self.field in optional:
             return EMPTY
         is_time = (self.ours, self.field) == (headers.ResetOffset, "timestamp")
@@ -152,7 +151,7 @@ def cases(table: dict[RequestCode, tuple[type[Header], str]]) -> list[Case]:
     found: list[Case] = []
     for code, (ours, short) in {pair: (code, pair) for code, pair in table.items()}.values():
         java = short if "Header" in short else short + "RequestHeader"
-        valid: dict[str, Any] = {wire: ONE_OF.get(wire, VALID[kind]) for _, wire, kind, _ in ours._plan}
+        valid: dict[str, Any] = {wire: ONE_OF.get(wire, VALID[kind]) for _, wire, kind, *_ in plan_of(ours)}
         for name in valid:
             without = {other: value for other, value in valid.items() if other != name}
             found += (Case(code, ours, java, name, form, {**valid, name: odd}) for odd, form in ALL_FORMS)
@@ -210,19 +209,17 @@ def read(case: Case) -> dict[str, Any] | str:
         found = case.ours.read(command)
     except BadRequestError:
         return REFUSED
-    return {wire: of_boundary(wire, getattr(found, name)) for name, wire, *_ in found._plan}
+    return {wire: of_boundary(wire, getattr(found, name)) for name, wire, *_ in plan_of(type(found))}
 
 
 def expected(case: Case, java: dict[str, Any]) -> dict[str, Any] | str:
     """What Java's reading comes to: refused, also where a handler needs what is null, or the values."""
-    ours: Any = case.ours
-    defaults = {item.name: item.default for item in dataclasses.fields(ours)}
     found = {}
-    for name, wire, _, required in case.ours._plan:
+    for _, wire, _, required, default in plan_of(case.ours):
         value = java.get(wire)
         if REFUSED in java or (required and value is None):
             return REFUSED
-        found[wire] = of_boundary(wire, defaults[name] if value is None else value)
+        found[wire] = of_boundary(wire, default if value is None else value)
     return REFUSED if case.stricter() is TIME_OF_RESET and java["timestamp"] == 0 else found
 
 

@@ -13,7 +13,7 @@ from kourou.auth import Acl
 from kourou.remoting import headers
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
-from kourou.remoting.header import Header
+from kourou.remoting.header import Header, plan_of
 from kourou.remoting.signing import Credentials, signature_of
 from support.broker import Peer, Site, running, send_request
 
@@ -126,13 +126,13 @@ HEADERS = sorted(
 @pytest.mark.parametrize("header", [found for found in HEADERS if found is not Header])
 def test_an_empty_field_that_is_added_decides_nothing(header: type[Header]) -> None:
     """It adds nothing to what is signed: a text that is empty is as one that is missing."""
-    values = {"str": "x", "int": "1", "Long": "1", "bool": "true"}
+    values = {"str": "x", "Int": "1", "Long": "1", "bool": "true"}
     given = {
         wire: str(header._allowed.get(name, (values[kind],))[0])
-        for name, wire, kind, required in header._plan
+        for name, wire, kind, required, _ in plan_of(header)
         if required
     }
     plain = header.read(RemotingCommand(1, given))
-    for _, wire, _, required in header._plan:
+    for _, wire, _, required, _ in plan_of(header):
         if not required:
             assert header.read(RemotingCommand(1, {**given, wire: ""})) == plain, wire

@@ -24,7 +24,7 @@ from kourou.message.properties import encode_properties
 from kourou.remoting import headers, lenient_json
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import ONEWAY_FLAG, RemotingCommand, decode
-from kourou.remoting.header import Header
+from kourou.remoting.header import Header, plan_of
 from kourou.remoting.registration import TopicConfig
 from kourou.store import MessageStore
 from kourou.store.disk import Disk
@@ -35,7 +35,7 @@ FIELD_NAMES = sorted(
         wire_name
         for header in vars(headers).values()
         if isinstance(header, type) and issubclass(header, Header) and header is not Header
-        for _, wire_name, _, _ in header._plan
+        for _, wire_name, *_ in plan_of(header)
     }
     | set("abcdefghijklmn")
 )

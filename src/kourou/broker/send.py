@@ -178,9 +178,8 @@ class MessageSender:
             message = InnerMessage.of_request(
                 topic, queue_id, body, raw, properties,
                 header.sys_flag & _SENDERS_FLAGS | target.sys_flag, header.born_timestamp,
-                connection.peer_host, self.store_host,
+                connection.peer_host, self.store_host, header.flag, header.reconsume_times,
             )  # fmt: skip
-            message.flag, message.reconsume_times = header.flag, header.reconsume_times
             if is_usual:
                 result, batch_id = self._put(message), None
                 self._has_put()
@@ -469,7 +468,10 @@ class MessageSender:
             refused = FAILURES.get(result.status, ResponseCode.SYSTEM_ERROR)
             remark = remark_of(result, self._broker.config)
             return request.response(refused, dict(self._answer_fields), remark=remark)
-        puts = self._stats.topic(message.topic).queue(message.queue_id)
+        try:
+            puts = self._stats.topics[message.topic].queues[message.queue_id]
+        except KeyError:
+            puts = self._stats.topic(message.topic).queue(message.queue_id)
         puts.messages += result.message_count
         puts.calls += 1
         puts.size_bytes += result.wrote_bytes

@@ -85,7 +85,8 @@ class AnswerForms:
             return None
         if serialize_type == JSON:
             header = self._json % (offset, queue_id, queue_offset, unique_id.encode(), opaque)
-            return frame_head(JSON, header)
+            length = len(header)
+            return _FRAME_HEAD.pack(4 + length, length) + header
         queue_text, offset_text, id_text = b"%d" % queue_id, b"%d" % queue_offset, unique_id.encode()
         length = self._fixed_length + len(queue_text) + len(offset_text) + len(id_text)
         header = b"".join(
@@ -100,6 +101,7 @@ class AnswerForms:
 
 
 _VARYING = ("queueId", "queueOffset", "transactionId")
+_FRAME_HEAD = struct.Struct(">iI")
 _BINARY_OK = struct.Struct(">hBhiiii")
 _LANGUAGE_CODE = LANGUAGES.index(LANGUAGE)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import repeat
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
@@ -92,6 +93,9 @@ RESERVED_NAMES = frozenset(
 )
 
 
+_NAME_VALUE_SEPARATORS = repeat(NAME_VALUE_SEPARATOR)
+
+
 def encode_properties(properties: Mapping[str, str | None]) -> str:
     """The property string; a property whose value is None is left out, as in Java."""
     return "".join(
@@ -113,7 +117,7 @@ def read_properties(text: str) -> tuple[dict[str, str], bool]:
     if not segments[-1]:
         segments.pop()  # what follows the last separator
     try:
-        found = dict([segment.split(NAME_VALUE_SEPARATOR) for segment in segments])
+        found = dict(map(str.split, segments, _NAME_VALUE_SEPARATORS))
         if len(found) == len(segments) and "" not in found and "" not in found.values():
             return found, True
     except ValueError:

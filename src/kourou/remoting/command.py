@@ -45,6 +45,7 @@ from kourou.remoting.codes import ResponseCode
 from kourou.remoting.layouts import Layouts, Spans
 
 NO_FIELDS = Raw()
+UNREADABLE = (DecodeError, UnicodeDecodeError)  # what msgspec raises
 JSON = 0
 ROCKETMQ = 1
 
@@ -231,7 +232,7 @@ def decode_frame(
     if word < ROCKETMQ << 24:
         try:
             command = _read_json(header)
-        except DecodeError:
+        except UNREADABLE:
             command = _decode_odd_json(header)
         command._ext_fields, command.serialize_type = None, JSON  # whatever a header has by these names
     elif word >> 24 == ROCKETMQ:
@@ -261,7 +262,7 @@ def _decode_odd_json(header: memoryview) -> RemotingCommand:
 def _decode_json_fields(raw: Raw) -> dict[str, str] | None:
     try:
         return _read_fields(raw)
-    except DecodeError:
+    except UNREADABLE:
         pass
     try:
         given = orjson.loads(memoryview(raw))

@@ -23,12 +23,12 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
-from msgspec import DecodeError, Meta, Struct, ValidationError, convert
+from msgspec import Meta, Struct, convert
 from msgspec.json import Decoder
 from msgspec.structs import fields as struct_fields
 
 from kourou.errors import KourouError
-from kourou.remoting.command import ROCKETMQ, RemotingCommand
+from kourou.remoting.command import ROCKETMQ, UNREADABLE, RemotingCommand
 
 MAX_INT, MAX_LONG = (1 << 31) - 1, (1 << 63) - 1
 Int = Annotated[int, Meta(ge=-MAX_INT - 1, le=MAX_INT)]
@@ -60,7 +60,7 @@ class Header(Struct, rename="camel"):
     @classmethod
     def read(cls, command: RemotingCommand) -> Self:
         """The header of a command; BadRequestError names the field that is missing or of no use. Hot."""
-        decode, doubtful = _reader_of(cls)
+        decode, looked_at = _reader_of(cls)
         try:
             if command.raw_fields:
                 made: Self = decode(command.raw_fields)
@@ -68,10 +68,10 @@ class Header(Struct, rename="camel"):
                 return cls._read_fields(command)  # an empty text is none
             else:
                 made = convert(command.ext_fields, cls, strict=False)
-        except (ValidationError, DecodeError):
+        except UNREADABLE:
             return cls._read_fields(command)
-        for name, value in doubtful:
-            if getattr(made, name) == value:
+        for name, doubtful in looked_at:
+            if getattr(made, name) == doubtful:
                 return cls._read_fields(command)
         return made
 
@@ -127,29 +127,26 @@ def plan_of(cls: type[Header]) -> tuple[HeaderField, ...]:
 
 
 @cache
-def _reader_of(cls: type[Header]) -> tuple[Any, tuple[tuple[str, object], ...]]:
-    """What reads a header from JSON, and what is looked at again: msgspec takes "1" for true, and an empty
-    text for one."""
-    doubtful: list[tuple[str, object]] = []
+def _reader_of(cls: type[Header]) -> tuple[Any, list[tuple[str, object]]]:
+    """What reads a header from JSON, and which of its values are looked at again: msgspec takes "1" for true,
+    and an empty text for one."""
+    doubtful: list[tuple[str, object]] = [(name, _NotAmong(values)) for name, values in cls._allowed.items()]
     for name, _, kind, required, default in plan_of(cls):
         if kind == "bool":
             doubtful.append((name, True))
         elif kind == "str" and not required and default != "":
             doubtful.append((name, ""))
-    doubtful += [(name, _NotAllowed(values)) for name, values in cls._allowed.items()]
-    return Decoder(cls, strict=False).decode, tuple(doubtful)
+    return Decoder(cls, strict=False).decode, doubtful
 
 
-class _NotAllowed:
+class _NotAmong(tuple[object, ...]):
     """Equal to what is not among some values."""
 
-    def __init__(self, values: tuple[str | int, ...]) -> None:
-        self._values = values
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
-        return other not in self._values
-
-    __hash__ = None  # type: ignore[assignment]
+        return other not in self
 
 
 def is_true(text: str | None) -> bool:

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from kourou.errors import KourouError
 from kourou.message import properties as names
 from kourou.message import sysflag
@@ -52,56 +54,41 @@ OnArrive = Callable[[str, int, int, int, int, dict[str, str] | None], None]
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 
-class DispatchRequest:
-    """One record on its way to its queue and to the index."""
+class DispatchRequest(Struct, eq=False):
+    """One record on its way to its queue and to the index. Hot: one is made for each message."""
 
-    __slots__ = (
-        "batch_base",
-        "batch_count",
-        "in_queue",
-        "physical_offset",
-        "properties",
-        "queue_id",
-        "queue_offset",
-        "size",
-        "store_timestamp",
-        "sys_flag",
-        "tags_code",
-        "topic",
-    )  # fmt: skip
+    topic: str
+    queue_id: int
+    physical_offset: int
+    size: int
+    tags_code: int
+    store_timestamp: int
+    queue_offset: int
+    sys_flag: int
+    properties: dict[str, str]
+    inner_base: int | None = None  # of an inner batch: the queue offset of its first message
+    batch_count: int = 1
 
-    def __init__(
-        self,
-        topic: str,
-        queue_id: int,
-        physical_offset: int,
-        size: int,
-        tags_code: int,
-        store_timestamp: int,
-        queue_offset: int,
-        sys_flag: int,
-        properties: dict[str, str],
-    ) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
-        self.physical_offset = physical_offset
-        self.size = size
-        self.tags_code = tags_code
-        self.store_timestamp = store_timestamp
-        self.queue_offset = queue_offset
-        self.sys_flag = sys_flag
-        self.properties = properties
-        self.batch_base = queue_offset  # a plain message in a batch queue is a batch of one
-        self.batch_count = 1
-        self.in_queue = not sys_flag & sysflag.TRANSACTION_PREPARED  # 4 prepared, 12 rollback: not to be seen
-        if names.INNER_NUM in properties and names.INNER_BASE in properties:
-            self.batch_base = int(properties[names.INNER_BASE])
-            self.batch_count = int(properties[names.INNER_NUM])
+    @property
+    def batch_base(self) -> int:
+        """The queue offset of the first message; a plain one in a batch queue is a batch of one."""
+        return self.queue_offset if self.inner_base is None else self.inner_base
+
+    @property
+    def in_queue(self) -> bool:
+        """Whether it can be seen: not prepared (4) nor rolled back (12)."""
+        return not self.sys_flag & sysflag.TRANSACTION_PREPARED
 
     @property
     def in_index(self) -> bool:
         """Whether it can be found by key: not rolled back."""
         return self.sys_flag & sysflag.TRANSACTION_MASK != sysflag.TRANSACTION_ROLLBACK
+
+    def read_batch(self) -> None:
+        """Take what the properties of an inner batch say; ValueError if that is no number."""
+        if names.INNER_NUM in self.properties and names.INNER_BASE in self.properties:
+            self.inner_base = int(self.properties[names.INNER_BASE])
+            self.batch_count = int(self.properties[names.INNER_NUM])
 
 
 class DispatchBlock:
@@ -232,9 +219,11 @@ def check_record(
             level = min(int(properties[names.DELAY_TIME_LEVEL]), len(delay_levels))
             if level > 0:
                 code = store_timestamp + delay_levels[level - 1]
-        return DispatchRequest(
+        request = DispatchRequest(
             topic, queue_id, physical_offset, size, code, store_timestamp, queue_offset, sys_flag, properties
         )
+        request.read_batch()
+        return request
     except ValueError as error:
         return NotARecord(f"a property that must be a number is none: {error}")
 
@@ -326,7 +315,8 @@ class Dispatcher:
 
     def dispatch(self, request: DispatchRequest) -> None:
         """Give a record its queue entry and its keys, and tell who waits for it. Hot."""
-        offset, timestamp, is_visible = request.physical_offset, request.store_timestamp, request.in_queue
+        offset, timestamp = request.physical_offset, request.store_timestamp
+        is_visible = not request.sys_flag & sysflag.TRANSACTION_PREPARED
         if is_visible:
             self._queues.dispatch(request)
             checkpoint = self.checkpoint

@@ -129,15 +129,17 @@ class InnerMessage:
         born_timestamp: int,
         born_host: bytes,
         store_host: bytes,
+        flag: int = 0,
+        reconsume_times: int = 0,
     ) -> InnerMessage:
-        """A first send of a plain message, both forms of whose properties are there. Hot: no keywords."""
+        """A message of which both forms of the properties are there. Hot: no keywords."""
         message = cls.__new__(cls)
         message.topic = topic
         message.queue_id = queue_id
         message.body = body
         message.properties_raw = properties_raw
         message.properties = properties
-        message.flag = 0
+        message.flag = flag
         if len(born_host) == 20:
             sys_flag |= sysflag.BORN_HOST_V6
         if len(store_host) == 20:
@@ -146,7 +148,7 @@ class InnerMessage:
         message.born_timestamp = born_timestamp
         message.born_host = born_host
         message.store_host = store_host
-        message.reconsume_times = 0
+        message.reconsume_times = reconsume_times
         message.prepared_transaction_offset = 0
         return message
 
@@ -244,12 +246,13 @@ class MessagePutter:
             except BadMessageError as unusable:
                 return self._refuse(PutMessageStatus.MESSAGE_ILLEGAL, str(unusable))
         properties = message.properties
-        if (
+        is_special = (
             queue.__class__ is not ConsumeQueue
             or sys_flag & sysflag.INNER_BATCH
             or names.INNER_NUM in properties
             or names.INNER_MULTI_DISPATCH in properties
-        ):
+        )
+        if is_special:
             refused = self._prepare_special(message, queue)
             if refused is not None:
                 return refused
@@ -280,7 +283,8 @@ class MessagePutter:
         offset, body_at = file.base + at, at + header_size
         if offset - self._files.flushed_where > self.max_unflushed:
             return self._refuse(PutMessageStatus.OS_PAGE_CACHE_BUSY, _BUSY)
-        code = tags_code(properties.get(names.TAGS))
+        tags = properties.get(names.TAGS)
+        code = tags_code(tags) if tags else 0
         if topic.is_schedule:
             try:
                 code = self._deliver_time(properties, timestamp, code)
@@ -304,6 +308,8 @@ class MessagePutter:
         request = DispatchRequest(
             topic_name, queue_id, offset, size, code, timestamp, queue_offset, sys_flag, properties
         )
+        if is_special:
+            request.read_batch()
         try:
             self._appended(request)
         except (OSError, KourouError) as failure:
@@ -312,7 +318,7 @@ class MessagePutter:
         count = request.batch_count
         if visible:
             queue.next_offset = queue_offset + count
-            if self._lmq:
+            if is_special:
                 self._advance_lmq(topic_name, properties)
         puts = topic.puts
         puts.count += count

@@ -8,6 +8,7 @@ from enum import Enum, auto
 from itertools import chain
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 
@@ -54,39 +55,17 @@ class BoundaryType(Enum):
     UPPER = "upper"
 
 
-class PutMessageResult:
-    """Where a put went. Hot: one is made for each put, so it is a plain class with slots."""
+class PutMessageResult(Struct, eq=False):
+    """Where a put went. Hot: one is made for each put."""
 
-    __slots__ = (
-        "message_count",
-        "physical_offset",
-        "physical_offsets",
-        "queue_offset",
-        "reason",
-        "status",
-        "store_timestamp",
-        "wrote_bytes",
-    )
-
-    def __init__(
-        self,
-        status: PutMessageStatus,
-        physical_offset: int = -1,
-        wrote_bytes: int = 0,
-        queue_offset: int = -1,
-        store_timestamp: int = 0,
-        message_count: int = 1,
-        reason: str = "",
-        physical_offsets: list[int] | None = None,
-    ) -> None:
-        self.status = status
-        self.physical_offset = physical_offset
-        self.wrote_bytes = wrote_bytes
-        self.queue_offset = queue_offset
-        self.store_timestamp = store_timestamp
-        self.message_count = message_count
-        self.reason = reason
-        self.physical_offsets = physical_offsets  # of each message of a batch
+    status: PutMessageStatus
+    physical_offset: int = -1
+    wrote_bytes: int = 0
+    queue_offset: int = -1
+    store_timestamp: int = 0
+    message_count: int = 1
+    reason: str = ""
+    physical_offsets: list[int] | None = None  # of each message of a batch
 
     @property
     def ok(self) -> bool:
