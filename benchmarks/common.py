@@ -108,7 +108,7 @@ def messages(body_size: int, count: int) -> Iterator[InnerMessage]:
             f"UNIQ_KEY\x01{unique()}\x02KEYS\x01order-{number}\x02WAIT\x01true\x02TAGS\x01TagA\x02"
             "MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01DefaultCluster\x02"
         )
-        yield InnerMessage(TOPIC, number % QUEUES, body, properties, born_timestamp=now)
+        yield InnerMessage.of(TOPIC, number % QUEUES, body, properties, born_timestamp=now)
 
 
 def fill(store: MessageStore, body_size: int, size_bytes: int) -> int:

@@ -54,7 +54,7 @@ def main(root: str) -> None:
     with MessageStore(config) as store:
         body = bytes(1_000_000)
         for number in range(FILES * GIB // 1_000_300 - 2000):
-            assert store.put_message(InnerMessage("large", number % 8, body, f"KEYS\x01{number}\x02")).ok
+            assert store.put_message(InnerMessage.of("large", number % 8, body, f"KEYS\x01{number}\x02")).ok
     with MessageStore(config) as store:
         assert store.commit_log.max_offset > (FILES - 2) * GIB
         for queue_id in range(8):

@@ -64,7 +64,7 @@ def _fill(store: MessageStore) -> None:
             f"weight\x01{number % 50 / 10}\x02customer\x01{('test', 'name')[number % 2]}{number}\x02"
             "MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01DefaultCluster\x02"
         )
-        store.put_message(InnerMessage(TOPIC, number % QUEUES, body, properties))
+        store.put_message(InnerMessage.of(TOPIC, number % QUEUES, body, properties))
 
 
 def _records(view: memoryview, end: int) -> list[memoryview]:

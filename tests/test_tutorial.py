@@ -28,7 +28,7 @@ def write_store(directory: Path) -> None:
     config = MessageStoreConfig(store_path_root_dir=str(directory), mapped_file_size_commit_log=1 << 20)
     with MessageStore(config) as store:
         for number in range(20):
-            store.put_message(InnerMessage("orders", 0, b"order %d" % number, {"KEYS": f"order-{number}"}))
+            store.put_message(InnerMessage.of("orders", 0, b"order %d" % number, {"KEYS": f"order-{number}"}))
 
 
 def test_every_guide_is_followed_by_a_test() -> None:

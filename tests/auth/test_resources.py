@@ -287,7 +287,7 @@ def prepare(site: Site) -> dict[str, str]:
     theirs = place(send_request("theirs"))
     half = place(send_request("theirs", b"x", {"UNIQ_KEY": "H", "TRAN_MSG": "true", "PGROUP": "p"}, f="4"))
     given_up = {"UNIQ_KEY": "G", "PGROUP": "p", "REAL_TOPIC": "theirs", "REAL_QID": "0"}
-    put = InnerMessage(
+    put = InnerMessage.of(
         TRANS_CHECK_MAX_TIME_TOPIC, 0, b"x", given_up, store_host=site.broker.sender.store_host
     )
     found = site.do(site.broker.store.look_message, site.do(site.broker.put, put).physical_offset)

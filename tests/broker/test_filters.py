@@ -124,7 +124,7 @@ def test_records_are_asked_for_their_properties(tmp_path, sys_flag, topic, expre
 )
 def test_properties_are_cut_as_everywhere(tmp_path, text, matches):
     with open_store(small_config(tmp_path)) as store:
-        put(store, InnerMessage("t", 0, b"body", text))
+        put(store, InnerMessage.of("t", 0, b"body", text))
         record = store.commit_log.message_at(0)
 
         assert record is not None

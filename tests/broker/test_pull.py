@@ -710,5 +710,5 @@ def test_batch_queues_are_pulled_by_record(site, peer):
 def test_what_the_broker_puts_itself_wakes_too(site, peer):
     waiting = hold(peer)
     held(site, 1)
-    site.do(lambda: site.broker.put(InnerMessage("t", 0, b"from inside")))
+    site.do(lambda: site.broker.put(InnerMessage.of("t", 0, b"from inside")))
     assert [bytes(item.body) for item in messages_in(peer.answer_to(waiting))] == [b"from inside"]

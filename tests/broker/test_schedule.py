@@ -429,7 +429,7 @@ def test_what_cannot_be_delivered_does_not_stop_the_others(site, peer, clock, ca
     ):
         site.do(
             lambda values=properties: site.broker.store.put_message(
-                InnerMessage(SCHEDULE, 0, b"lost", values)
+                InnerMessage.of(SCHEDULE, 0, b"lost", values)
             )
         )
     peer.ask(late(1, b"fine"))

@@ -785,13 +785,11 @@ def test_a_batch_stores_what_its_messages_one_by_one_do(memory_path, batches, ex
         )
         for number, batch_items in enumerate(batches):
             body = encode_batch(Message("t", content, properties) for content, properties in batch_items)
-            result = together.put_messages(
-                InnerMessage.of_request("t", 0, body, "", {}, 0, number, host, host)
-            )
+            result = together.put_messages(InnerMessage("t", 0, body, "", {}, 0, number, host, host))
             assert result.message_count == len(batch_items)
             for content, properties in batch_items:
                 raw = encode_properties(properties)
-                one = InnerMessage.of_request("t", 0, content, raw, dict(properties), 0, number, host, host)
+                one = InnerMessage("t", 0, content, raw, dict(properties), 0, number, host, host)
                 assert alone.put_message(one).ok
             clock.advance(1)
         for store in (together, alone):
@@ -810,7 +808,7 @@ def test_a_message_whose_queue_has_no_room_is_taken_back(tmp_path):
         disk.fill("consumequeue")
         assert not store.put_message(message("t")).ok
         assert not any(log.view[end:])
-        together = InnerMessage.of_request("t", 0, batch(), "", {}, 0, 1, host, host)
+        together = InnerMessage("t", 0, batch(), "", {}, 0, 1, host, host)
         assert not store.put_messages(together).ok
         assert log.wrote == end
         assert not any(log.view[end:])

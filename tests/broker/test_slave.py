@@ -392,7 +392,7 @@ def test_a_pair_in_tls_without_a_name_server(tmp_path: Path) -> None:
         role = {"brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": master.config.ha_address}
         slave = Broker(broker_config(tmp_path / "s", {"haTlsEnable": "true", **role}), tls=tls)
         await slave.start()
-        assert master.put(InnerMessage("t", 0, b"secret")).ok
+        assert master.put(InnerMessage.of("t", 0, b"secret")).ok
         await loops.until(lambda: slave.store.max_offset("t", 0) == 1)
         await slave.stop()
         await master.stop()

@@ -50,7 +50,7 @@ class Timers:
         self, name: str = "U", queue_id: int = 2, topic: str = "T", **properties: object
     ) -> PutMessageResult:
         given = {"UNIQ_KEY": name, "TAGS": "paid", **{key: str(value) for key, value in properties.items()}}
-        message = InnerMessage(topic, queue_id, name.encode(), given, born_timestamp=self.clock.time_ms)
+        message = InnerMessage.of(topic, queue_id, name.encode(), given, born_timestamp=self.clock.time_ms)
         return self.broker.put(message)
 
     async def settle(self) -> None:

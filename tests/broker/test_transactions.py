@@ -82,7 +82,7 @@ def run(
 def prepare(broker: Broker, clock: ManualClock, number: int = 0, **properties: str) -> StoredMessage:
     """The half of a new message."""
     given = {"UNIQ_KEY": f"U{number}", "PGROUP": "PG", "TRAN_MSG": "true", "TAGS": "paid", **properties}
-    message = InnerMessage("T", 2, b"body %d" % number, given, born_timestamp=clock.time_ms)
+    message = InnerMessage.of("T", 2, b"body %d" % number, given, born_timestamp=clock.time_ms)
     result = broker.transactions.prepare(message)
     assert result.status is PutMessageStatus.PUT_OK
     return halves(broker)[result.queue_offset]

@@ -144,7 +144,7 @@ class Line:
             self._findings.add(f"{self._name}: a bad frame is taken: {command}", frame)
             return
         if isinstance(read, oracle.Command):
-            meant = (command.code, command.opaque, command.flag, command.remark, command._ext_fields)
+            meant = (command.code, command.opaque, command.flag, command.remark, fields_of(command))
             if meant != read[:5] or bytes(command.body or b"") != read.body:
                 self._findings.add(f"{self._name}: {meant} and not {read[:5]}", frame)
             elif not _encodes_back(command, read):
@@ -181,6 +181,11 @@ class Line:
         for opaque, count in self.owed.items():
             if count > 0:
                 self._findings.add(f"{self._name}: a request without an answer", self._asked[opaque])
+
+
+def fields_of(command: RemotingCommand) -> dict[str, str] | None:
+    """The fields of a command; None where its header has none."""
+    return command.ext_fields or command._ext_fields
 
 
 def _encodes_back(command: RemotingCommand, read: oracle.Command) -> bool:

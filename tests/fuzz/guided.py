@@ -79,6 +79,7 @@ def _corpus(name: str) -> list[bytes]:
 
 def _frames(data: bytes) -> None:
     from fuzz import oracle
+    from fuzz.frames import fields_of
     from kourou.remoting.command import BadFrameError, decode
 
     if len(data) < 8:
@@ -92,7 +93,7 @@ def _frames(data: bytes) -> None:
         return
     assert read is not None, "a bad frame is taken"
     if isinstance(read, oracle.Command):
-        assert (command.code, command.opaque, command.flag, command._ext_fields) == (*read[:3], read.fields)
+        assert (command.code, command.opaque, command.flag, fields_of(command)) == (*read[:3], read.fields)
 
 
 def _sql92(data: bytes) -> None:

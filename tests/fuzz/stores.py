@@ -297,7 +297,7 @@ class StoreFuzz:
         store.start(threads=False)
         body = b"new " * 10
         properties = encode_properties({UNIQ_KEY: "new"})
-        message = InnerMessage(_TOPIC, _QUEUE, body, properties, born_host=bytes(8), store_host=bytes(8))
+        message = InnerMessage.of(_TOPIC, _QUEUE, body, properties, born_host=bytes(8), store_host=bytes(8))
         result = store.put_message(message)
         if not result.ok:
             self._findings.counts[f"not taken: {result.status.name}"] += 1

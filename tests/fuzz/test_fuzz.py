@@ -84,8 +84,8 @@ def _says_nothing(*_: object) -> None:
 
 
 def test_a_decoder_that_reads_another_number_is_found(memory_path: Path) -> None:
-    def wrong(view: memoryview, at: int, end: int, word: int) -> command.RemotingCommand:
-        read = right(view, at, end, word)
+    def wrong(data: bytes, view: memoryview, at: int, end: int, word: int) -> command.RemotingCommand:
+        read = right(data, view, at, end, word)
         read.opaque ^= read.code == 105
         return read
 

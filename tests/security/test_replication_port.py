@@ -59,7 +59,7 @@ async def master_of(
     await broker.start()
     try:
         broker.topics.update(TopicConfig("t", 4, 4))
-        assert broker.put(InnerMessage("t", 0, b"of the log", {"WAIT": "false"})).ok
+        assert broker.put(InnerMessage.of("t", 0, b"of the log", {"WAIT": "false"})).ok
         yield broker
     finally:
         await broker.stop()

@@ -108,7 +108,7 @@ def test_renewed_certificates_count_for_new_connections_everywhere(tmp_path, mon
         async with pair(tmp_path, tls) as (name_server, master, slave):
             master.topics.update(TopicConfig("t", 4, 4))
             ports = (master.config.listen_port, name_server.port, master.config.store.ha_listen_port)
-            assert master.put(InnerMessage("t", 0, b"before")).ok
+            assert master.put(InnerMessage.of("t", 0, b"before")).ok
             await until(lambda: slave.store.max_offset("t", 0) == 1)
             client = RemotingClient(tls=tls)
             address = f"{HOST}:{ports[0]}"
@@ -124,7 +124,7 @@ def test_renewed_certificates_count_for_new_connections_everywhere(tmp_path, mon
                 await client.call(address, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
             ).code == 0
             assert client._connections == {old}
-            assert master.put(InnerMessage("t", 0, b"after")).ok
+            assert master.put(InnerMessage.of("t", 0, b"after")).ok
             await until(lambda: slave.store.max_offset("t", 0) == 2)
             assert follower._connection is link
             await client.close()

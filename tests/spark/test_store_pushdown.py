@@ -31,7 +31,7 @@ def store(tmp_path_factory):
         for number in range(RECORDS):
             clock.advance(60_000)  # a minute goes by with every message
             properties = f"UNIQ_KEY\x01U{number}\x02KEYS\x01k-{number} same\x02TAGS\x01tag{number % 3}\x02"
-            message = InnerMessage(f"t{number % 10}", number // 10 % 4, b"%d" % number, properties)
+            message = InnerMessage.of(f"t{number % 10}", number // 10 % 4, b"%d" % number, properties)
             opened.put_message(message)
     return str(root)
 

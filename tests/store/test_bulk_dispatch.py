@@ -78,10 +78,10 @@ def test_light_queues_and_batch_queues_are_rebuilt_the_same(tmp_path: Path) -> N
     with MessageStore(config, is_batch_topic=is_batch_topic) as store:
         for number in range(60):
             light = {"INNER_MULTI_DISPATCH": f"%LMQ%a,%LMQ%{number % 3}", "KEYS": f"k{number}"}
-            assert store.put_message(InnerMessage("plain", number % 2, b"x", light)).ok
-            assert store.put_message(InnerMessage("plain", 0, b"y", {"TAGS": "t"})).ok
+            assert store.put_message(InnerMessage.of("plain", number % 2, b"x", light)).ok
+            assert store.put_message(InnerMessage.of("plain", 0, b"y", {"TAGS": "t"})).ok
             inner = {"INNER_NUM": str(number % 4 + 1), "TAGS": "b"}
-            assert store.put_message(InnerMessage("batches", 0, b"z" * 30, inner, sys_flag=0x80)).ok
+            assert store.put_message(InnerMessage.of("batches", 0, b"z" * 30, inner, sys_flag=0x80)).ok
     written = contents(tmp_path)
     assert any("batchconsumequeue" in path for path in written)
     assert any("%LMQ%2" in path for path in written)

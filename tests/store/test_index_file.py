@@ -195,7 +195,7 @@ def service(
 
 
 def add(index: IndexService, key: str, offset: int, timestamp: int) -> None:
-    index.add(key_prefixes(TOPIC), None, key, None, offset, timestamp)
+    index.add_message(TOPIC, {"KEYS": key}, offset, timestamp)
 
 
 @settings(max_examples=60, deadline=None)
@@ -222,7 +222,7 @@ def test_files_roll_over_as_javas_do(
 
 def test_uniq_key_keys_and_tags_in_that_order(config: MessageStoreConfig, clock: ManualClock) -> None:
     index = service(config, clock)
-    index.add(key_prefixes(TOPIC), "u", "a  b c", "t", 7, START_MS)
+    index.add_message(TOPIC, {"UNIQ_KEY": "u", "KEYS": "a  b c", "TAGS": "t"}, 7, START_MS)
     index.write_pending()
     entries = index.files[0].entries[1 : index.files[0].count]
     expected = [key_hash(text) for text in ("topic#u", "topic#a", "topic#b", "topic#c", "topic#T#t")]
@@ -235,8 +235,8 @@ def test_nothing_to_index_makes_no_file(
     config: MessageStoreConfig, clock: ManualClock, tmp_path: Path
 ) -> None:
     index = service(config, clock)
-    index.add(key_prefixes(TOPIC), None, None, None, 7, START_MS)
-    index.add(key_prefixes(TOPIC), None, "   ", "", 8, START_MS)
+    index.add_message(TOPIC, {}, 7, START_MS)
+    index.add_message(TOPIC, {"KEYS": "   "}, 8, START_MS)
     index.flush()
     index.close()
     assert files_below(tmp_path) == {}

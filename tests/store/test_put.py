@@ -55,7 +55,7 @@ def queue_entries(store: MessageStore, topic: str = "topic", queue_id: int = 0) 
 
 
 def test_a_message_put_is_read_back_field_for_field(store: MessageStore) -> None:
-    given = InnerMessage(
+    given = InnerMessage.of(
         "topic", 3, b"hello", "TAGS\x01red\x02KEYS\x01k1 k2\x02", flag=7, born_timestamp=123,
         born_host=pack_host("1.2.3.4", 5), store_host=pack_host("6.7.8.9", 10911), reconsume_times=2,
         prepared_transaction_offset=99,
@@ -598,7 +598,7 @@ def test_the_crc_property_is_the_last_and_covers_all_before_it(
     tmp_path: Path, properties: str, stored_as: bytes
 ) -> None:
     with open_store(small_config(tmp_path, enabled_append_prop_crc=True)) as store:
-        result = store.put_message(InnerMessage("topic", 0, b"body", properties))
+        result = store.put_message(InnerMessage.of("topic", 0, b"body", properties))
         record = bytes(store.get_message("topic", 0, 0, 1).records[0])
     assert len(record) == result.wrote_bytes
     assert record[-20:] == java_crc_property(record[:-20])

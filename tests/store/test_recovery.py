@@ -234,7 +234,7 @@ def test_what_is_cut_is_kept_and_does_not_come_back(tmp_path: Path) -> None:
 
 
 def mixed_from(message: StoredMessage) -> mixed.InnerMessage:
-    return mixed.InnerMessage(
+    return mixed.InnerMessage.of(
         message.topic,
         message.queue_id,
         message.body,
@@ -320,7 +320,7 @@ def test_without_a_log_the_queues_are_put_aside_and_the_store_begins_anew(tmp_pa
         assert store.recovery is not None
         assert sorted(path.name for path in Path(store.recovery.kept[0]).iterdir()) == before
         assert store.commit_log.max_offset == 0
-        assert store.put_message(mixed.InnerMessage("t", 0, b"x", "KEYS\x01k\x02")).physical_offset == 0
+        assert store.put_message(mixed.InnerMessage.of("t", 0, b"x", "KEYS\x01k\x02")).physical_offset == 0
         assert store.query_message("t", "k").physical_offsets == [0]
 
 

@@ -96,7 +96,7 @@ def mixed_messages(count: int, seed: int) -> Iterator[InnerMessage]:
                 [sysflag.TRANSACTION_PREPARED, sysflag.TRANSACTION_COMMIT, sysflag.TRANSACTION_ROLLBACK]
             )
             prepared_offset = number
-        yield InnerMessage(
+        yield InnerMessage.of(
             topic,
             queue_id,
             body,

@@ -73,7 +73,7 @@ def message(
     **properties: str,
 ) -> InnerMessage:
     """A message; what is not named otherwise is a property: `message("T", 0, b"x", KEYS="a b")`."""
-    return InnerMessage(
+    return InnerMessage.of(
         topic,
         queue_id,
         body,

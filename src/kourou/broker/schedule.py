@@ -207,11 +207,10 @@ class DelayService:
         if not topic or not queue_id.isdecimal():
             log.error("a delayed message at %d has no topic to go to and is left out", physical_offset)
             return True
-        message = InnerMessage.of_request(
+        message = InnerMessage(
             topic, int(queue_id), found.body, found.properties_raw, found.properties, found.sys_flag,
-            found.born_timestamp, found.born_host, found.store_host,
+            found.born_timestamp, found.born_host, found.store_host, found.flag, found.reconsume_times,
         )  # fmt: skip
-        message.flag, message.reconsume_times = found.flag, found.reconsume_times
         result = self._broker.store.put_message(message)
         self._broker.has_put()
         if result.status is not PutMessageStatus.PUT_OK:

@@ -117,7 +117,7 @@ class MessageSender:
         self.store_host = pack_host(resolved(config.broker_ip1), config.listen_port)
         self._host_text = self.store_host.hex().upper()
         self._waits = config.store.sync_flush or config.store.broker_role is BrokerRole.SYNC_MASTER
-        self._most_waiting = config.send_thread_pool_queue_capacity
+        self._most_waiting = 0 if self._stopping else config.send_thread_pool_queue_capacity
         self._added = {
             names.MSG_REGION: config.region_id,
             names.TRACE_SWITCH: str(config.trace_on).lower(),
@@ -132,61 +132,59 @@ class MessageSender:
     def stop(self) -> None:
         """Take no more messages."""
         self._stopping = True
+        self._most_waiting = 0
 
     # Requests
 
     def send(self, connection: Connection, request: RemotingCommand) -> Answer:
         """SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE: a message or a batch, from its request to the
         log. Hot: every microsecond here is one of every message."""
-        header = (SendMessage if request.code in _LONG else SendMessageV2).read(request)
-        body = request.body
+        header, body = request.header or _read_header(request), request.body
         if body is None:
             raise BadMessageError("the request has no body")
         try:
-            if self._stopping:
-                raise SendRefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down")
             if self.waiting >= self._most_waiting:
-                raise SendRefusedError(ResponseCode.SYSTEM_BUSY, BUSY)
-            target = self._targets.get(header.topic)
-            is_new = False
+                raise self._too_many()
+            target, is_new = self._targets.get(header.topic), False
             if target is None:
                 is_new = self._broker.topics.get(header.topic) is None
                 target = self._admit(connection, header)
-            topic, queue_id = target.name, header.queue_id
+            topic, queue_id, raw = target.name, header.queue_id, header.properties
             if not 0 <= queue_id < target.queues:
                 queue_id = _queue_of(target, header, connection)
-            properties, is_clean = read_properties(header.properties)
+            properties, is_clean = read_properties(raw)
             is_batch = header.batch or request.code == SEND_BATCH
             # A message as most are needs nothing but the log. Others are kept elsewhere first, go to other
             # queues, or say something that only the broker may say.
             is_usual = (
                 is_clean
-                and target.is_usual
                 and not is_batch
-                and names.UNIQ_KEY in properties
+                and target.is_usual
+                and "UNIQ_KEY" in properties
                 and UNUSUAL.isdisjoint(properties)
             )
             if is_usual:
-                raw = header.properties
-                raw += self._added_raw if raw[-1] == names.PROPERTY_SEPARATOR else self._added_after
-                properties.update(self._added)
+                raw += self._added_raw if raw[-1] == "\x02" else self._added_after
+                properties |= self._added
             else:
                 topic, queue_id = self._adapt(
                     connection, request, header, target, queue_id, properties, is_batch=is_batch
                 )
                 raw = encode_properties(properties)
-            message = InnerMessage.of_request(
+            message = InnerMessage(
                 topic, queue_id, body, raw, properties,
-                header.sys_flag & _SENDERS_FLAGS | target.sys_flag, header.born_timestamp,
-                connection.peer_host, self.store_host, header.flag, header.reconsume_times,
+                header.sys_flag & _SENDERS_FLAGS | target.sys_flag | connection.peer_flag,
+                header.born_timestamp, connection.peer_host, self.store_host, header.flag,
+                header.reconsume_times,
             )  # fmt: skip
+            batch_id = None
             if is_usual:
-                result, batch_id = self._put(message), None
+                result = self._put(message)
                 self._has_put()
             elif is_batch:
                 result, batch_id = self._put_batch(message, properties)
             else:
-                result, batch_id = self._put_where_it_waits(message), None
+                result = self._put_where_it_waits(message)
         except SendRefusedError as refused:
             return request.response(refused.response_code, dict(self._answer_fields), remark=str(refused))
         # A delayed message lies in another queue; its sender is told the one it asked for.
@@ -194,10 +192,16 @@ class MessageSender:
             self._answer_when_safe(connection, request, message, result, queue_id, batch_id, is_new)
             return None
         answer = self._answer(request, message, result, queue_id, batch_id)
-        if not is_new:
-            return answer
-        self._broker.reply_when_routed(connection, request, answer)
-        return None
+        if is_new:
+            self._broker.reply_when_routed(connection, request, answer)
+            return None
+        return answer
+
+    def _too_many(self) -> SendRefusedError:
+        """Why no message is taken now."""
+        if self._stopping:
+            return SendRefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down")
+        return SendRefusedError(ResponseCode.SYSTEM_BUSY, BUSY)
 
     def _adapt(
         self,
@@ -354,7 +358,7 @@ class MessageSender:
 
     def reply(self, connection: Connection, request: RemotingCommand) -> Answer:
         """SEND_REPLY_MESSAGE, _V2: hand an answer to the client that asked, and keep it."""
-        header = (SendMessage if request.code in _LONG else SendMessageV2).read(request)
+        header = _read_header(request)
         try:
             target = self._admit(connection, header)
             queue_id = _queue_of(target, header, connection)
@@ -384,7 +388,7 @@ class MessageSender:
         if failure is None:
             fields |= {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0"}
         if broker.config.store_reply_message_enable:
-            message = InnerMessage(
+            message = InnerMessage.of(
                 header.topic, queue_id, body, properties, flag=header.flag,
                 born_timestamp=header.born_timestamp, born_host=connection.peer_host,
                 store_host=self.store_host, reconsume_times=header.reconsume_times,
@@ -459,13 +463,11 @@ class MessageSender:
         batch_id: str | None,
     ) -> RemotingCommand | bytes:
         """What a sender is told. Hot."""
-        status = result.status
+        status, properties = result.status, message.properties
         code = 0 if status is PUT_OK else STORED.get(status)
         if code is None:
-            log.warning(
-                "a message for %s was refused: %s %s", message.topic, result.status.name, result.reason
-            )
-            refused = FAILURES.get(result.status, ResponseCode.SYSTEM_ERROR)
+            log.warning("a message for %s was refused: %s %s", message.topic, status.name, result.reason)
+            refused = FAILURES.get(status, ResponseCode.SYSTEM_ERROR)
             remark = remark_of(result, self._broker.config)
             return request.response(refused, dict(self._answer_fields), remark=remark)
         try:
@@ -477,19 +479,16 @@ class MessageSender:
         puts.size_bytes += result.wrote_bytes
         if self.on_stored is not None:
             self.on_stored(message, result)
-        properties = message.properties
-        unique_id = properties.get(names.UNIQ_KEY)
-        handle = None
-        if names.TIMER_OUT_MS in properties and request.code != SEND_BATCH:
+        unique_id, handle = properties.get("UNIQ_KEY"), None
+        if "TIMER_OUT_MS" in properties and request.code != SEND_BATCH:
             handle = RecallHandle.of_stored(properties, self._broker.config.broker_name)
-        offsets = result.physical_offsets
-        if offsets is None and code == 0 and batch_id is None and handle is None and unique_id is not None:
-            frame = self._answers.frame(
+        is_simple = result.physical_offsets is None and code == 0 and batch_id is None and handle is None
+        # What has to be escaped in JSON is not alphanumeric; ids never are anything else.
+        if is_simple and unique_id is not None and unique_id.isalnum() and unique_id.isascii():
+            return self._answers.frame(
                 request.serialize_type, request.opaque, result.physical_offset, queue_id,
                 result.queue_offset, unique_id,
             )  # fmt: skip
-            if frame is not None:
-                return frame
         fields = dict(self._answer_fields)
         if batch_id is not None:
             fields["batchUniqId"] = batch_id
@@ -535,6 +534,10 @@ def _queue_of(target: _Target, header: SendMessage, connection: Connection) -> i
         f"request queueId[{header.queue_id}] is illegal, {target.name} has {target.queues} queues"
         f" Producer: {connection.peer}",
     )
+
+
+def _read_header(request: RemotingCommand) -> SendMessage:
+    return (SendMessage if request.code in _LONG else SendMessageV2).read(request)
 
 
 def _lite_queue(topic: str, lite_topic: str) -> str:

@@ -79,10 +79,8 @@ class AnswerForms:
 
     def frame(
         self, serialize_type: int, opaque: int, offset: int, queue_id: int, queue_offset: int, unique_id: str
-    ) -> bytes | None:
-        """The frame of an answer; None if the id needs escapes."""
-        if not (unique_id.isalnum() and unique_id.isascii()):
-            return None
+    ) -> bytes:
+        """The frame of an answer; the id must need no escapes."""
         if serialize_type == JSON:
             header = self._json % (offset, queue_id, queue_offset, unique_id.encode(), opaque)
             length = len(header)

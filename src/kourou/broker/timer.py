@@ -473,7 +473,7 @@ class TimerService:
             properties[names.TIMER_ROLL_TIMES] = str(times + 1)
             properties[names.TIMER_OUT_MS] = str(self._time.out_ms(found))
             topic, queue_text = found.topic, str(found.queue_id)
-        message = InnerMessage(
+        message = InnerMessage.of(
             topic, int(queue_text), found.body, properties, flag=found.flag, sys_flag=found.sys_flag,
             born_timestamp=found.born_timestamp, born_host=found.born_host, store_host=found.store_host,
             reconsume_times=found.reconsume_times,

@@ -223,7 +223,7 @@ class TransactionService:
             return
         body = "".join(f"{offset}," for offset in self._unwritten).encode()
         host = pack_host(self._broker.config.broker_ip1, self._broker.config.listen_port)
-        message = InnerMessage(
+        message = InnerMessage.of(
             TRANS_OP_HALF_TOPIC, QUEUE, body, {names.WAIT_STORE_MSG_OK: "true", names.TAGS: REMOVE_TAG},
             born_timestamp=self._broker.clock.now_ms(), born_host=host, store_host=host,
         )  # fmt: skip
@@ -550,9 +550,7 @@ def _final_message(half: StoredMessage) -> InnerMessage:
 
 
 def _copy(half: StoredMessage, topic: str, queue_id: int, properties: dict[str, str]) -> InnerMessage:
-    message = InnerMessage.of_request(
+    return InnerMessage(
         topic, queue_id, half.body, encode_properties(properties), properties, half.sys_flag,
-        half.born_timestamp, half.born_host, half.store_host,
+        half.born_timestamp, half.born_host, half.store_host, half.flag,
     )  # fmt: skip
-    message.flag = half.flag
-    return message

@@ -182,42 +182,40 @@ class Publications:
 class SendRequest(RemotingCommand):
     """A request with a message in it. Hot: its header is put together of bytes."""
 
-    __slots__ = ("_born_ms", "_head", "_message_flag", "_more", "_properties", "_sys_flag")
+    head: bytes = b""
+    values: tuple[int | bytes, ...] = ()  # system flag, time of birth, flag, properties
+    more: bytes = b""
 
-    def __init__(
-        self,
+    @classmethod
+    def of(
+        cls,
         code: RequestCode,
         target: Target,
         message: Message,
         body: bytes | bytearray | memoryview,
         sys_flag: int,
-    ) -> None:
-        super().__init__(code, None, body)  # type: ignore[arg-type]  # a bytearray is joined as well
-        self._head = target.head
-        self._message_flag = message.flag
-        self._more = _BATCH if code == RequestCode.SEND_BATCH_MESSAGE else _PLAIN
-        self._properties = _dump_properties(message)
-        self._sys_flag = sys_flag
-        self._born_ms = time.time_ns() // 1_000_000
+    ) -> SendRequest:
+        """The request that brings a message, or a batch as its body."""
+        values = (sys_flag, time.time_ns() // 1_000_000, message.flag, _dump_properties(message))
+        more = _BATCH if code == RequestCode.SEND_BATCH_MESSAGE else _PLAIN
+        # A bytearray is joined as well.
+        return cls(code, None, body, head=target.head, values=values, more=more)  # type: ignore[arg-type]
 
     def reconsumed(self, times: int, max_times: int | None) -> None:
         """Say how often a message of a retry topic was consumed before, and how often it may be."""
-        self._more = b'"j":"%d","m":"false"' % times
+        self.more = b'"j":"%d","m":"false"' % times
         if max_times is not None:
-            self._more += b',"l":"%d"' % max_times
+            self.more += b',"l":"%d"' % max_times
 
     def encode_header(self) -> bytes:
         """The header."""
         return b"".join(
             (
                 b'{"code":%d,' % self.code,
-                self._head,
-                _REST % (
-                    self._sys_flag, self._born_ms, self._message_flag, self._properties, self._more,
-                    self.flag, self.opaque,
-                ),
+                self.head,
+                _REST % (*self.values, self.more, self.flag, self.opaque),
             )
-        )  # fmt: skip
+        )
 
     def encode(self) -> bytes:
         """The whole frame."""

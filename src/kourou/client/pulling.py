@@ -56,18 +56,12 @@ class Pulled(NamedTuple):
 class _PullRequest(RemotingCommand):
     """PULL_MESSAGE. Hot: most of its header is the same for all pulls of a queue, and is made once."""
 
-    __slots__ = ("_header",)
-
-    def __init__(
-        self, head: bytes, offset: int, most: int, flags: int, commit_offset: int, suspend_ms: int
-    ) -> None:
-        super().__init__(RequestCode.PULL_MESSAGE)
-        rest = _REST % (offset, most, flags, commit_offset, suspend_ms, self.opaque)
-        self._header = head + rest
+    head: bytes = b""
+    values: tuple[int, ...] = ()  # offset, most, flags, commit offset, milliseconds to wait
 
     def encode_header(self) -> bytes:
         """The header."""
-        return self._header
+        return self.head + _REST % (*self.values, self.opaque)
 
 
 class Puller:
@@ -108,7 +102,8 @@ class Puller:
         known = self._heads.get(queue)
         if known is None or known[0] is not wanted:
             known = self._heads[queue] = wanted, self._make_head(queue, wanted)
-        request = _PullRequest(known[1], offset, most, flags, commit_offset or 0, int(suspend_s * 1000))
+        values = (offset, most, flags, commit_offset or 0, int(suspend_s * 1000))
+        request = _PullRequest(RequestCode.PULL_MESSAGE, head=known[1], values=values)
         answer = await self._core.call(address, request, suspend_s + ANSWER_S)
         status = _STATUS.get(answer.code)
         if status is None:

@@ -197,11 +197,11 @@ def _make_request(
     sys_flag: int,
 ) -> SendRequest:
     if message.topic[0] != RETRY_PREFIX[0] or not message.topic.startswith(RETRY_PREFIX):
-        return SendRequest(code, target, message, body, sys_flag)
+        return SendRequest.of(code, target, message, body, sys_flag)
     # How often it was consumed stands in the header of a message that comes back, not in its properties.
     plain = Message(message.topic, b"", message.properties, message.flag)
     times = plain.properties.pop(properties.RECONSUME_TIME, None)
     max_times = plain.properties.pop(properties.MAX_RECONSUME_TIMES, None)
-    request = SendRequest(code, target, plain, body, sys_flag)
+    request = SendRequest.of(code, target, plain, body, sys_flag)
     request.reconsumed(int(times or 0), None if max_times is None else int(max_times))
     return request

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from itertools import repeat
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
@@ -93,9 +92,6 @@ RESERVED_NAMES = frozenset(
 )
 
 
-_NAME_VALUE_SEPARATORS = repeat(NAME_VALUE_SEPARATOR)
-
-
 def encode_properties(properties: Mapping[str, str | None]) -> str:
     """The property string; a property whose value is None is left out, as in Java."""
     return "".join(
@@ -117,7 +113,7 @@ def read_properties(text: str) -> tuple[dict[str, str], bool]:
     if not segments[-1]:
         segments.pop()  # what follows the last separator
     try:
-        found = dict(map(str.split, segments, _NAME_VALUE_SEPARATORS))
+        found = dict([segment.split(NAME_VALUE_SEPARATOR) for segment in segments])
         if len(found) == len(segments) and "" not in found and "" not in found.values():
             return found, True
     except ValueError:

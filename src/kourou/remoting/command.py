@@ -36,7 +36,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
-from msgspec import DecodeError, Meta, Raw, Struct, field
+from msgspec import DecodeError, Meta, Struct, field
 from msgspec.json import Decoder
 
 from kourou.errors import KourouError
@@ -44,8 +44,7 @@ from kourou.remoting import lenient_json
 from kourou.remoting.codes import ResponseCode
 from kourou.remoting.layouts import Layouts, Spans
 
-NO_FIELDS = Raw()
-UNREADABLE = (DecodeError, UnicodeDecodeError)  # what msgspec raises
+UNREADABLE = (DecodeError, UnicodeDecodeError, RecursionError)  # what msgspec raises
 JSON = 0
 ROCKETMQ = 1
 
@@ -89,8 +88,13 @@ class BadFrameError(KourouError):
 
 if TYPE_CHECKING:
     Body = bytes | memoryview | None
+    NotRead = Any
 else:
-    Body = Any  # it is never read from a header
+
+    class NotRead:
+        """The type of what is never in a JSON header: msgspec refuses a header that has it."""
+
+    Body = NotRead
 
 _next_opaque = itertools.count().__next__
 
@@ -100,21 +104,26 @@ def new_opaque() -> int:
     return _next_opaque() & 0x7FFFFFFF
 
 
-class RemotingCommand(Struct, eq=False):
+class RemotingCommand(Struct, eq=False, gc=False):
     """A request or a response. Hot: msgspec reads one from a JSON header in half of the time that a
-    dictionary and a class take."""
+    dictionary and a class take.
+
+    The fields of the requests that come most often are read at once into their header (header.py), and as
+    text only where somebody asks for `ext_fields`: `source` is where they stand.
+    """
 
     code: _Int32
-    _ext_fields: dict[str, str] | None = field(default=None, name="-")  # None: there are none at all
+    _ext_fields: dict[str, str] | None = field(default=None, name="extFields")  # None: there are none at all
     body: Body = None
     remark: str | None = None
     opaque: _Int32 = field(default_factory=new_opaque)
     flag: _Int32 = 0
     language: str = LANGUAGE
     version: _Int32 = VERSION
-    serialize_type: int = JSON
-    raw_fields: Raw = field(default=NO_FIELDS, name="extFields")  # as they came, until they are asked for
-    began: float = 0.0  # when a request that is timed came, by perf_counter
+    serialize_type: NotRead = JSON
+    header: NotRead = field(default=None, name="-header")
+    source: NotRead = None  # the bytes of the JSON header, until its fields are asked for
+    began: NotRead = 0.0  # when a request that is timed came, by perf_counter
 
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "request"
@@ -126,14 +135,14 @@ class RemotingCommand(Struct, eq=False):
     @property
     def ext_fields(self) -> dict[str, str]:
         """The fields of the request or response; empty where the header has none."""
-        if self.raw_fields:
-            self._ext_fields, self.raw_fields = _decode_json_fields(self.raw_fields), NO_FIELDS
+        if self.source is not None:
+            self._ext_fields, self.source = _read_json_header(self.source)._ext_fields, None
         return {} if self._ext_fields is None else self._ext_fields
 
     def detach(self) -> None:
         """Let go of the bytes of the read that this request came with: it is answered later."""
-        if self.raw_fields:
-            self.raw_fields = self.raw_fields.copy()
+        if self.source is not None:
+            self.source = bytes(self.source)
 
     @property
     def is_response(self) -> bool:
@@ -166,7 +175,7 @@ class RemotingCommand(Struct, eq=False):
 
     def encode_header(self) -> bytes:
         """The header alone, in the form of this command."""
-        if self.raw_fields:
+        if self.source is not None:
             self._ext_fields = self.ext_fields
         return self._encode_binary() if self.serialize_type == ROCKETMQ else self._encode_json()
 
@@ -203,7 +212,10 @@ class RemotingCommand(Struct, eq=False):
 
 
 _read_json = Decoder(RemotingCommand).decode
-_read_fields: Callable[[Raw], dict[str, str] | None] = Decoder(dict[str, str] | None).decode
+# By the first bytes of a JSON header, what reads it with its fields; None where that takes a closer look.
+ReadTyped = Callable[[memoryview], RemotingCommand | None]
+TYPED_PREFIX_BYTES = 12
+typed_readers: dict[bytes, ReadTyped] = {}
 
 
 def frame_head(serialize_type: int, header: bytes, body_length: int = 0) -> bytes:
@@ -214,61 +226,55 @@ def frame_head(serialize_type: int, header: bytes, body_length: int = 0) -> byte
 
 def decode(data: bytes | memoryview) -> RemotingCommand:
     """The command of a frame, given without its first four bytes."""
-    view = memoryview(data)
-    if len(view) < 4:
-        raise BadFrameError(f"frame of {len(view)} bytes has no header")
-    return decode_frame(view, 4, len(view), int.from_bytes(view[:4], "big"))
+    if len(data) < 4:
+        raise BadFrameError(f"frame of {len(data)} bytes has no header")
+    data = bytes(data)
+    return decode_frame(data, memoryview(data), 4, len(data), int.from_bytes(data[:4], "big"))
 
 
 def decode_frame(
-    view: memoryview, at: int, end: int, word: int, layouts: Layouts | None = None
+    data: bytes, view: memoryview, at: int, end: int, word: int, layouts: Layouts | None = None
 ) -> RemotingCommand:
-    """The command of a frame whose header is at `at`; `word` is what stands before it. `layouts` is what is
-    known of the headers of its peer. Hot."""
+    """The command of a frame whose header is at `at`; `word` is what stands before it. `view` shows `data`,
+    `layouts` is what is known of the headers of its peer. Hot."""
     header_end = at + (word & 0xFFFFFF)
     if header_end > end:
         raise BadFrameError(f"header of {word & 0xFFFFFF} bytes does not fit a frame of {end - at}")
     header = view[at:header_end]
     if word < ROCKETMQ << 24:
-        try:
-            command = _read_json(header)
-        except UNREADABLE:
-            command = _decode_odd_json(header)
-        command._ext_fields, command.serialize_type = None, JSON  # whatever a header has by these names
+        read_typed = typed_readers.get(data[at : at + TYPED_PREFIX_BYTES])
+        command = None if read_typed is None else read_typed(header)
+        if command is None:
+            command = _read_json_header(header)
     elif word >> 24 == ROCKETMQ:
-        command = _decode_binary(bytes(header), layouts)
+        command = _decode_binary(data[at:header_end], layouts)
     else:
         raise BadFrameError(f"unknown serialisation {word >> 24}")
-    command.body = view[header_end:end] if header_end < end else None
+    if header_end < end:
+        command.body = view[header_end:end]
     return command
 
 
-def _decode_odd_json(header: memoryview) -> RemotingCommand:
-    """A header with numbers as text, or nothing for what is left out, as other clients write them."""
+def _read_json_header(header: bytes | memoryview) -> RemotingCommand:
+    try:
+        return _read_json(header)
+    except UNREADABLE:
+        return _read_odd_json(header)
+
+
+def _read_odd_json(header: bytes | memoryview) -> RemotingCommand:
+    """A header with numbers as text or as fields, or null for what is left out, as other clients write it."""
     try:
         given = orjson.loads(header)
+        fields = given.get("extFields")
+        if fields is not None:
+            fields = {name: _text(value) for name, value in fields.items() if value is not None}
         numbers = (_whole(given.get(name)) for name in ("code", "opaque", "flag", "version"))
         code, opaque, flag, version = numbers
-        fields = given.get("extFields")
         language = given.get("language") or "OTHER"
-        raw = NO_FIELDS if fields is None else Raw(orjson.dumps(fields))
-        return RemotingCommand(
-            code, None, None, given.get("remark"), opaque, flag, language, version, JSON, raw
-        )
+        return RemotingCommand(code, fields, None, given.get("remark"), opaque, flag, language, version)
     except (orjson.JSONDecodeError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadFrameError(f"header is no JSON header: {error}") from error
-
-
-def _decode_json_fields(raw: Raw) -> dict[str, str] | None:
-    try:
-        return _read_fields(raw)
-    except UNREADABLE:
-        pass
-    try:
-        given = orjson.loads(memoryview(raw))
-        return {name: _text(value) for name, value in given.items() if value is not None}
-    except (orjson.JSONDecodeError, AttributeError, TypeError) as error:
-        raise BadFrameError(f"extFields are no fields: {error}") from error
 
 
 def _text(value: Any) -> str:

@@ -20,6 +20,7 @@ from typing import cast
 
 from kourou.errors import KourouError
 from kourou.message.host import pack_host
+from kourou.message.sysflag import BORN_HOST_V6
 from kourou.remoting.codes import ResponseCode
 from kourou.remoting.command import (
     MAX_FRAME_BYTES,
@@ -106,6 +107,7 @@ class Connection(asyncio.Protocol):
         self._expiry: asyncio.TimerHandle | None = None  # of the call whose time is up first
         self.peer = ""  # ip:port
         self.peer_host = b""  # the same, as records have it
+        self.peer_flag = 0  # what the system flag of a record says of it
         self.last_seen = self._opened_at = time.monotonic()
 
     # asyncio.Protocol
@@ -117,6 +119,7 @@ class Connection(asyncio.Protocol):
         self.peer = f"{host}:{port}"
         with contextlib.suppress(ValueError):  # a scope in an IPv6 address is left out
             self.peer_host = pack_host(host.partition("%")[0], port)
+        self.peer_flag = BORN_HOST_V6 if len(self.peer_host) == 20 else 0
         if self._on_open is not None:
             self._on_open(self)
 
@@ -171,7 +174,7 @@ class Connection(asyncio.Protocol):
                 if following > end:
                     wanted = 4 + length
                     break
-                command = decode_frame(view, at + 8, following, word, layouts)
+                command = decode_frame(data, view, at + 8, following, word, layouts)
                 at = following
                 if command.flag & RESPONSE_FLAG:
                     self._take_answer(command)

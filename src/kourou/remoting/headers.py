@@ -10,7 +10,8 @@ from typing import ClassVar
 from msgspec import field
 
 from kourou.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from kourou.remoting.header import Header, Int, Long
+from kourou.remoting.codes import RequestCode
+from kourou.remoting.header import Header, Int, Long, read_at_once
 
 # Messages
 
@@ -447,3 +448,11 @@ class NotifyMinBrokerIdChange(Header):
     min_broker_addr: str | None = None
     offline_broker_addr: str | None = None
     ha_broker_addr: str | None = None
+
+
+# What a busy broker is asked all the time
+read_at_once(RequestCode.SEND_MESSAGE, SendMessage)
+read_at_once(RequestCode.SEND_MESSAGE_V2, SendMessageV2)
+read_at_once(RequestCode.SEND_BATCH_MESSAGE, SendMessageV2)
+read_at_once(RequestCode.PULL_MESSAGE, PullMessage)
+read_at_once(RequestCode.LITE_PULL_MESSAGE, PullMessage)

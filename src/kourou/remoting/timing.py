@@ -95,13 +95,11 @@ class TimedConnection(Connection):
             command.detach()
             return
         elapsed_s = perf_counter() - began
-        watch = self._watch
+        watch, is_oneway = self._watch, command.flag & ONEWAY_FLAG
         if elapsed_s >= watch.slow_s:
             watch.slow(self, command, elapsed_s)
-        is_oneway = command.flag & ONEWAY_FLAG
-        meter = watch.meter
-        if meter is not None:
-            meter.count(command, response, elapsed_s, is_oneway and ONEWAY)
+        if watch.meter is not None:
+            watch.meter.count(command, response, elapsed_s, is_oneway and ONEWAY)
         if not is_oneway:
             self.send(response)
 

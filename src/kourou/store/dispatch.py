@@ -34,7 +34,7 @@ from kourou.message.properties import decode_properties, tags_code
 from kourou.store.commit_log import END_FILE_MIN_BLANK, CommitLog
 from kourou.store.config import BrokerRole, MessageStoreConfig, parse_delay_levels
 from kourou.store.consume_queue import ConsumeQueue
-from kourou.store.index_file import IndexService, KeyList, key_prefixes
+from kourou.store.index_file import IndexService, KeyList
 
 if TYPE_CHECKING:
     from kourou.store.checkpoint import StoreCheckpoint
@@ -54,7 +54,7 @@ OnArrive = Callable[[str, int, int, int, int, dict[str, str] | None], None]
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 
-class DispatchRequest(Struct, eq=False):
+class DispatchRequest(Struct, eq=False, gc=False):
     """One record on its way to its queue and to the index. Hot: one is made for each message."""
 
     topic: str
@@ -66,6 +66,7 @@ class DispatchRequest(Struct, eq=False):
     queue_offset: int
     sys_flag: int
     properties: dict[str, str]
+    is_special: bool = True  # whether its topic or its properties may ask for more than an entry and keys
     inner_base: int | None = None  # of an inner batch: the queue offset of its first message
     batch_count: int = 1
 
@@ -261,7 +262,6 @@ class Dispatcher:
         self._recent: deque[DispatchRequest | DispatchBlock] = deque()
         self.delay_levels = parse_delay_levels(config.message_delay_level)
         self._indexes = config.message_index_enable
-        self.index_from = 0  # what lies before was indexed before the start
         self.at_once = not (config.sync_flush or config.transient_store_pool_enable)
         self.dispatched_offset = 0  # everything before it has its queue entry and its keys
         self.on_arrive: OnArrive | None = None
@@ -315,19 +315,15 @@ class Dispatcher:
 
     def dispatch(self, request: DispatchRequest) -> None:
         """Give a record its queue entry and its keys, and tell who waits for it. Hot."""
-        offset, timestamp = request.physical_offset, request.store_timestamp
+        offset = request.physical_offset
         is_visible = not request.sys_flag & sysflag.TRANSACTION_PREPARED
         if is_visible:
             self._queues.dispatch(request)
-            checkpoint = self.checkpoint
-            checkpoint.dispatched_msg_timestamp = timestamp
-            checkpoint.dispatched_physical_offset = offset
+            self.checkpoint.dispatched_msg_timestamp = request.store_timestamp
+            self.checkpoint.dispatched_physical_offset = offset
         self.dispatched_offset = offset + request.size
-        if self._indexes and offset >= self.index_from and (is_visible or request.in_index):
-            get = request.properties.get
-            self._index.add(
-                key_prefixes(request.topic), get("UNIQ_KEY"), get("KEYS"), get("TAGS"), offset, timestamp
-            )
+        if self._indexes and (is_visible or request.in_index):
+            self._index.add_message(request.topic, request.properties, offset, request.store_timestamp)
         if self.awaited and is_visible and self.on_arrive is not None:
             self._tell(request)
 

@@ -37,7 +37,6 @@ import numpy as np
 
 from kourou.clock import Clock
 from kourou.errors import DiskFullError, KourouError, StoreError
-from kourou.message import properties as names
 from kourou.message.hash_scan import Hashes, java_hashes, to_signed, with_prefix
 from kourou.message.properties import java_hash
 from kourou.message.scan import Integers
@@ -392,25 +391,21 @@ class IndexService:
             begin_offset=begin_offset, begin_timestamp=begin_timestamp, writable=self._writable,
         )  # fmt: skip
 
-    def add(
-        self,
-        prefixes: tuple[int, int],
-        uniq_key: str | None,
-        keys: str | None,
-        tags: str | None,
-        offset: int,
-        timestamp: int,
-    ) -> None:
-        """Take the keys of a message, given its topic's `key_prefixes`; `write_pending` writes them. Hot."""
-        pending = self._pending
-        if uniq_key is not None:
-            pending += prefixes[0], uniq_key, offset, timestamp
-        if keys:
+    def add_message(self, topic: str, properties: dict[str, str], offset: int, timestamp: int) -> None:
+        """Take the keys that a message's properties name; `write_pending` writes them. Hot."""
+        pending, get = self._pending, properties.get
+        prefix, tag_prefix = key_prefixes(topic)
+        unique_id = get("UNIQ_KEY")
+        if unique_id is not None:
+            pending += prefix, unique_id, offset, timestamp
+        keys = get("KEYS")
+        if keys is not None:
             for key in keys.split(" "):
                 if key:
-                    pending += prefixes[0], key, offset, timestamp
-        if tags:
-            pending += prefixes[1], tags, offset, timestamp
+                    pending += prefix, key, offset, timestamp
+        tags = get("TAGS")
+        if tags is not None:
+            pending += tag_prefix, tags, offset, timestamp
         if len(pending) >= MAX_PENDING_KEYS * KEY_WIDTH:
             self.try_write_pending()
 
@@ -419,13 +414,6 @@ class IndexService:
         self._pending += keys
         if len(self._pending) >= MAX_PENDING_KEYS * KEY_WIDTH:
             self.try_write_pending()
-
-    def add_message(self, topic: str, properties: dict[str, str], offset: int, timestamp: int) -> None:
-        """Take the keys of a message as its properties name them."""
-        self.add(
-            key_prefixes(topic), properties.get(names.UNIQ_KEY), properties.get(names.KEYS),
-            properties.get(names.TAGS), offset, timestamp,
-        )  # fmt: skip
 
     def try_write_pending(self) -> None:
         """Write the keys that wait; where that fails they wait on, and `on_failed` is told."""

@@ -469,7 +469,7 @@ class MessageStore:
         slaves do the same where they come to it. StoreError, and nothing removed, where it cannot say so."""
         for topic in [name for name in topics if self.queues.table.get(name)]:
             properties = {names.KEYS: topic, names.WAIT_STORE_MSG_OK: "false"}
-            deletion = InnerMessage(
+            deletion = InnerMessage.of(
                 DELETION_TOPIC, 0, topic.encode(), properties, born_timestamp=self.clock.now_ms()
             )
             result = self.put_message(deletion)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from msgspec import Struct
+
 from kourou.clock import Clock
 from kourou.errors import BadMessageError, CorruptRecordError, DiskFullError, KourouError
 from kourou.message import properties as names
@@ -33,6 +35,7 @@ from kourou.store.disk import physical_memory_bytes
 from kourou.store.dispatch import SCHEDULE_TOPIC, DispatchBlock, Dispatcher, DispatchRequest
 from kourou.store.index_file import IndexService, key_prefixes
 from kourou.store.queue_store import (
+    DELETION_TOPIC,
     LMQ_SEPARATOR,
     AnyQueue,
     ConsumeQueueStore,
@@ -53,35 +56,36 @@ MAX_UNFLUSHED_SHARE = 0.15
 _BUSY = "the disk is behind: too much is not flushed yet"
 _TOO_FEW = "fewer replicas than minInSyncReplicas are in sync"
 
+_PREPARED, _INNER_BATCH = sysflag.TRANSACTION_PREPARED, sysflag.INNER_BATCH
 _MAX_INNER = 0x7FFF  # messages of an inner batch: its queue entry has two bytes for them
 
 LOCAL_HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x00"  # 127.0.0.1:0
 
 
-class InnerMessage:
-    """What `MessageStore.put_message` takes. Hot: a plain class with slots.
+class InnerMessage(Struct, eq=False, gc=False):
+    """What `MessageStore.put_message` takes. Hot: one is made for each message.
 
-    Properties are given as the string of the request, or as a mapping, and are there in both forms. Hosts are
-    packed (message.host). For `put_messages`, `body` is a batch body.
+    Its properties are there in both forms; `of` makes one from the other. Hosts are packed (message.host),
+    and the system flag says of which family they are (`with_host_flags`). For `put_messages`, `body` is a
+    batch body.
     """
 
-    __slots__ = (
-        "body",
-        "born_host",
-        "born_timestamp",
-        "flag",
-        "prepared_transaction_offset",
-        "properties",
-        "properties_raw",
-        "queue_id",
-        "reconsume_times",
-        "store_host",
-        "sys_flag",
-        "topic",
-    )
+    topic: str
+    queue_id: int
+    body: bytes | memoryview
+    properties_raw: str
+    properties: dict[str, str]
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: bytes = LOCAL_HOST
+    store_host: bytes = LOCAL_HOST
+    flag: int = 0
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
 
-    def __init__(
-        self,
+    @classmethod
+    def of(
+        cls,
         topic: str,
         queue_id: int,
         body: bytes | memoryview,
@@ -94,63 +98,14 @@ class InnerMessage:
         store_host: bytes = LOCAL_HOST,
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
-    ) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
-        self.body = body
-        self.properties_raw = properties if isinstance(properties, str) else encode_properties(properties)
-        self.properties = decode_properties(self.properties_raw)
-        self.flag = flag
-        # The address families are facts of the bytes, whatever the sender's flag says.
-        if len(born_host) == 20:
-            sys_flag |= sysflag.BORN_HOST_V6
-        elif sys_flag & sysflag.BORN_HOST_V6:
-            sys_flag &= ~sysflag.BORN_HOST_V6
-        if len(store_host) == 20:
-            sys_flag |= sysflag.STORE_HOST_V6
-        elif sys_flag & sysflag.STORE_HOST_V6:
-            sys_flag &= ~sysflag.STORE_HOST_V6
-        self.sys_flag = sys_flag
-        self.born_timestamp = born_timestamp
-        self.born_host = born_host
-        self.store_host = store_host
-        self.reconsume_times = reconsume_times
-        self.prepared_transaction_offset = prepared_transaction_offset
-
-    @classmethod
-    def of_request(
-        cls,
-        topic: str,
-        queue_id: int,
-        body: bytes | memoryview,
-        properties_raw: str,
-        properties: dict[str, str],
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: bytes,
-        store_host: bytes,
-        flag: int = 0,
-        reconsume_times: int = 0,
     ) -> InnerMessage:
-        """A message of which both forms of the properties are there. Hot: no keywords."""
-        message = cls.__new__(cls)
-        message.topic = topic
-        message.queue_id = queue_id
-        message.body = body
-        message.properties_raw = properties_raw
-        message.properties = properties
-        message.flag = flag
-        if len(born_host) == 20:
-            sys_flag |= sysflag.BORN_HOST_V6
-        if len(store_host) == 20:
-            sys_flag |= sysflag.STORE_HOST_V6
-        message.sys_flag = sys_flag
-        message.born_timestamp = born_timestamp
-        message.born_host = born_host
-        message.store_host = store_host
-        message.reconsume_times = reconsume_times
-        message.prepared_transaction_offset = 0
-        return message
+        """A message with the properties of a string or of a mapping."""
+        raw = properties if isinstance(properties, str) else encode_properties(properties)
+        return cls(
+            topic, queue_id, body, raw, decode_properties(raw),
+            with_host_flags(sys_flag, born_host, store_host), born_timestamp, born_host, store_host, flag,
+            reconsume_times, prepared_transaction_offset,
+        )  # fmt: skip
 
     def set_property(self, name: str, value: str) -> None:
         """Set a property, in both forms."""
@@ -170,6 +125,16 @@ class InnerMessage:
         return self.properties.get(names.WAIT_STORE_MSG_OK, "true").lower() == "true"
 
 
+def with_host_flags(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
+    """A system flag that says of which families these addresses are, whatever a sender's flag said."""
+    sys_flag &= ~(sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6)
+    if len(born_host) == 20:
+        sys_flag |= sysflag.BORN_HOST_V6
+    if len(store_host) == 20:
+        sys_flag |= sysflag.STORE_HOST_V6
+    return sys_flag
+
+
 class _TooLongError(BadMessageError):
     """Properties that no record has room for."""
 
@@ -177,9 +142,9 @@ class _TooLongError(BadMessageError):
 class TopicForm:
     """What a put needs of its topic, looked up once."""
 
-    __slots__ = ("field", "is_schedule", "key_prefixes", "magic", "overhead", "puts")
+    __slots__ = ("field", "is_schedule", "is_special", "key_prefixes", "magic", "overhead", "puts")
 
-    def __init__(self, name: str, puts: TopicPuts) -> None:
+    def __init__(self, name: str, puts: TopicPuts, *, is_batch: bool) -> None:
         encoded = name.encode()
         if len(encoded) > MAX_TOPIC_BYTES:
             raise BadMessageError(f"topic of {len(encoded)} bytes, {MAX_TOPIC_BYTES} allowed")
@@ -189,6 +154,7 @@ class TopicForm:
         self.key_prefixes = key_prefixes(name)
         self.puts = puts
         self.is_schedule = name == SCHEDULE_TOPIC
+        self.is_special = is_batch or name == DELETION_TOPIC
 
 
 class MessagePutter:
@@ -246,12 +212,7 @@ class MessagePutter:
             except BadMessageError as unusable:
                 return self._refuse(PutMessageStatus.MESSAGE_ILLEGAL, str(unusable))
         properties = message.properties
-        is_special = (
-            queue.__class__ is not ConsumeQueue
-            or sys_flag & sysflag.INNER_BATCH
-            or names.INNER_NUM in properties
-            or names.INNER_MULTI_DISPATCH in properties
-        )
+        is_special = topic.is_special or "INNER_" in message.properties_raw or bool(sys_flag & _INNER_BATCH)
         if is_special:
             refused = self._prepare_special(message, queue)
             if refused is not None:
@@ -272,7 +233,7 @@ class MessagePutter:
                 PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
                 f"properties of {raw_length} bytes, {MAX_PROPERTIES} allowed",
             )
-        visible = not sys_flag & sysflag.TRANSACTION_PREPARED  # 4 prepared, 12 rollback: neither is
+        visible = not sys_flag & _PREPARED  # 4 prepared, 12 rollback: neither is
         queue_offset = queue.next_offset if visible else 0
         timestamp = self.clock.now_ms()
         try:
@@ -306,7 +267,16 @@ class MessagePutter:
         file.wrote = at + size
         file.store_timestamp = timestamp
         request = DispatchRequest(
-            topic_name, queue_id, offset, size, code, timestamp, queue_offset, sys_flag, properties
+            topic_name,
+            queue_id,
+            offset,
+            size,
+            code,
+            timestamp,
+            queue_offset,
+            sys_flag,
+            properties,
+            is_special,
         )
         if is_special:
             request.read_batch()
@@ -455,7 +425,9 @@ class MessagePutter:
         queue = self.queues.get_or_create(topic_name, queue_id)
         topic = self.topics.get(topic_name)
         if topic is None:
-            topic = self.topics[topic_name] = TopicForm(topic_name, self.stats.topic(topic_name))
+            topic = self.topics[topic_name] = TopicForm(
+                topic_name, self.stats.topic(topic_name), is_batch=isinstance(queue, BatchConsumeQueue)
+            )
         return topic, queue
 
     def forget_topic(self, topic: str) -> None:

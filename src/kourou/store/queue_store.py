@@ -139,13 +139,12 @@ class ConsumeQueueStore:
     def dispatch(self, request: DispatchRequest) -> None:
         """Give a record its entry in its queue, and in the light queues it names; do what a deletion says.
         Hot."""
-        topic, properties = request.topic, request.properties
-        if topic == DELETION_TOPIC:
+        if request.is_special and request.topic == DELETION_TOPIC:
             self._delete(request)
         try:
-            queue = self.table[topic][request.queue_id]
+            queue = self.table[request.topic][request.queue_id]
         except KeyError:
-            made = self.get_if_usable(topic, request.queue_id)
+            made = self.get_if_usable(request.topic, request.queue_id)
             if made is None:
                 return
             queue = made
@@ -160,15 +159,11 @@ class ConsumeQueueStore:
         elif queue.ext is None:
             queue.put(request.physical_offset, request.size, request.tags_code, request.queue_offset)
         else:
-            bitmap = self.bitmap_of(request) if self.bitmap_of is not None else None
-            unit = ExtUnit(request.tags_code, request.store_timestamp, bitmap or b"")
+            bitmap = b"" if self.bitmap_of is None else self.bitmap_of(request) or b""
+            unit = ExtUnit(request.tags_code, request.store_timestamp, bitmap)
             queue.put_ext(request.physical_offset, request.size, unit, request.queue_offset)
-        if names.INNER_MULTI_DISPATCH in properties and self._config.enable_multi_dispatch:
-            try:
-                self._dispatch_lmq(request)
-            except (OSError, KourouError):
-                self._take_back(request)
-                raise
+        if request.is_special and names.INNER_MULTI_DISPATCH in request.properties:
+            self._dispatch_to_light_queues(request)
 
     def _delete(self, request: DispatchRequest) -> None:
         """The log says that a topic ends here. Done again where it was done already, it changes nothing: then
@@ -190,15 +185,19 @@ class ConsumeQueueStore:
             for queue in self.table.get(name, {}).values():
                 queue.take_back(request.physical_offset)
 
-    def _dispatch_lmq(self, request: DispatchRequest) -> None:
-        for name, queue_id, offset in self.light_entries(request):
-            try:
-                queue = self.get_or_create(name, queue_id)
-            except BadMessageError as error:
-                log.error("record at %d names a light queue: %s", request.physical_offset, error)
-                continue
-            if isinstance(queue, ConsumeQueue):
-                queue.put(request.physical_offset, request.size, request.tags_code, offset)
+    def _dispatch_to_light_queues(self, request: DispatchRequest) -> None:
+        try:
+            for name, queue_id, offset in self.light_entries(request):
+                try:
+                    queue = self.get_or_create(name, queue_id)
+                except BadMessageError as error:
+                    log.error("record at %d names a light queue: %s", request.physical_offset, error)
+                    continue
+                if isinstance(queue, ConsumeQueue):
+                    queue.put(request.physical_offset, request.size, request.tags_code, offset)
+        except (OSError, KourouError):
+            self._take_back(request)
+            raise
 
     def light_entries(self, request: DispatchRequest) -> Iterator[tuple[str, int, int]]:
         """Where a record lies besides its own queue: names, queue ids and offsets."""

@@ -55,7 +55,7 @@ class BoundaryType(Enum):
     UPPER = "upper"
 
 
-class PutMessageResult(Struct, eq=False):
+class PutMessageResult(Struct, eq=False, gc=False):
     """Where a put went. Hot: one is made for each put."""
 
     status: PutMessageStatus

@@ -73,7 +73,7 @@ def send_back(broker: Broker, connection: Connection, request: RemotingCommand) 
         properties[names.DELAY_TIME_LEVEL] = str(header.delay_level or FIRST_LEVEL + found.reconsume_times)
     origin = properties.get(names.ORIGIN_MESSAGE_ID) or found.offset_message_id
     properties[names.ORIGIN_MESSAGE_ID] = origin
-    message = InnerMessage(
+    message = InnerMessage.of(
         topic, queue_id, found.body, properties, flag=found.flag, sys_flag=found.sys_flag,
         born_timestamp=found.born_timestamp, born_host=found.born_host, store_host=broker.sender.store_host,
         reconsume_times=min(found.reconsume_times + 1, MAX_INT),

@@ -66,7 +66,7 @@ def recall(broker: Broker, connection: Connection, request: RemotingCommand) -> 
     if header.producer_group is not None:
         properties[names.PRODUCER_GROUP] = header.producer_group
     result = broker.put(
-        InnerMessage(
+        InnerMessage.of(
             handle.topic, 0, b"0", properties, born_timestamp=now_ms, born_host=connection.peer_host,
             store_host=pack_host(broker.config.broker_ip1, broker.config.listen_port),
         )
