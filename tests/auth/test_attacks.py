@@ -440,6 +440,19 @@ def test_a_client_id_is_its_users_while_a_connection_of_it_stands(site, victim, 
     attacker.ask(heartbeat("asker", "mine"))
 
 
+def test_who_takes_another_id_keeps_nothing_under_the_first_one(site, victim, attacker):
+    """Else replies to the next who has that id would go to who had it before."""
+    attacker.allow({**OWN, "Group:theirs": ["Sub"], "Topic:theirs": ["Sub"]})
+    attacker.ask(heartbeat("asker", "theirs", producers=("p",)))
+    attacker.ask(heartbeat("other", "mine", producers=("q",)))
+    assert site.do(site.broker.producers.find, "asker") is None
+    assert site.do(site.broker.consumers.find_client, "theirs", "asker") is None
+    victim.ask(heartbeat("asker", "theirs"))
+    attacker.ask(heartbeat("other", "mine", producers=("p", "q")))
+    assert site.do(site.broker.producers.find, "asker") is None
+    assert site.do(site.broker.producers.find, "other") is not None
+
+
 def test_a_reply_goes_to_the_user_who_asked(site, victim, attacker):
     victim.ask(heartbeat("asker", "", producers=("p",)))
     attacker.call(heartbeat("asker", "", producers=("p", "q")))
