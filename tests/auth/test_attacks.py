@@ -32,10 +32,11 @@ from support.broker import (
     until,
 )
 from support.broker import SUBSCRIPTION as SUBSCRIBES
-from support.guarded_site import GUARDED, User, guarded_site
+from support.guarded_site import GUARDED, User, guarded_name_server, guarded_site
 from support.store import ManualClock
 
 NO_PERMISSION = ResponseCode.NO_PERMISSION
+NO_TOPICS = b'{"topicConfigSerializeWrapper":{"topicConfigTable":{}}}'  # of a broker that registers
 OWN = {"Topic:mine": ["All"], "Group:mine": ["All"], "Group:%RETRY%mine": ["All"]}
 
 
@@ -558,3 +559,18 @@ def test_a_pull_that_waits_brings_nothing_once_it_is_not_allowed_any_more(site, 
     User(site, "admin").ask(send_request("mine", b"secret"))
     answer = attacker.peer.answer_to(held)
     assert (answer.code, answer.body) == (NO_PERMISSION, None)
+
+
+def test_who_may_only_look_at_a_cluster_keeps_no_broker_of_it_alive(tmp_path):
+    """A broker that is dead would stay in the routes."""
+    who = {"clusterName": "two", "brokerName": "b", "brokerAddr": f"{HOST}:9", "brokerId": "0"}
+    with guarded_name_server(tmp_path) as site:
+        admin, looking = User(site, "admin"), User(site, "looking")
+        looking.allow({"Cluster:two": ["Get"]})
+        admin.ask(RemotingCommand(Code.REGISTER_BROKER, {**who, "haServerAddr": ""}, NO_TOPICS))
+        ((_, live),) = site.server.routes._live.items()
+        live.last_seen_ms = 0
+        looking.ask(RemotingCommand(Code.QUERY_DATA_VERSION, who, b'{"counter":1}'))
+        assert live.last_seen_ms == 0
+        admin.ask(RemotingCommand(Code.QUERY_DATA_VERSION, who, b'{"counter":1}'))
+        assert live.last_seen_ms > 0
