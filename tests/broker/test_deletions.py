@@ -154,6 +154,19 @@ def test_offsets_go_with_their_topic_and_with_their_group(tmp_path: Path) -> Non
         assert offset_of(peer, "other", "stays") == -1
 
 
+def test_a_consumer_that_ran_all_the_while_is_given_the_new_topic(tmp_path: Path) -> None:
+    """It goes on where it was in the old one, which is behind the end of the new one."""
+    broker = KilledBroker(tmp_path)
+    with broker.life() as peer:
+        send(peer, "t", *[b"old"] * OLD)
+        peer.ask(delete("t"))
+        send(peer, "t", *[b"new"] * NEW)
+    with broker.life() as peer:
+        moved = peer.call(pull_request("t", OLD))
+        assert moved.code == ResponseCode.PULL_OFFSET_MOVED
+        assert moved.ext_fields["nextBeginOffset"] == "0"
+
+
 def test_offsets_that_were_saved_before_the_deletion_do_not_count_after_a_crash(tmp_path: Path) -> None:
     """The process dies before it can save them without the topic."""
     path = tmp_path / "store" / "config" / "consumerOffset.json"
