@@ -130,14 +130,8 @@ class DelayService:
             if left_ms(entry.tags_code, entry.physical_offset, delay_ms) > 0:
                 return
             message = store.look_message(entry.physical_offset)
-            if message is not None and not self._is_deleted(message):
+            if message is not None and not store.queues.was_deleted(message):
                 yield entry.queue_offset, message
-
-    def _is_deleted(self, message: StoredMessage) -> bool:
-        """Whether the topic that a message waits for was deleted since: it was of that one, not of one of the
-        same name that was made again."""
-        topic = message.properties.get(names.REAL_TOPIC, "")
-        return self._broker.store.queues.was_deleted(topic, message.physical_offset)
 
     def _delivered_to(self, topic: str, queue_id: int) -> set[_Identity]:
         """The delayed messages at the end of a queue, from when the offsets were saved last."""
@@ -213,7 +207,7 @@ class DelayService:
         if not topic or not queue_id.isdecimal():
             log.error("a delayed message at %d has no topic to go to and is left out", physical_offset)
             return True
-        if self._is_deleted(found):
+        if self._broker.store.queues.was_deleted(found):
             log.info("a delayed message at %d goes with its topic %s", physical_offset, topic)
             return True
         message = InnerMessage.of_request(

@@ -330,7 +330,7 @@ class TimerService:
         if found is None or out_ms is None:
             log.error("a message at %d has no time to come and is left out", entry.physical_offset)
             return True
-        if self._is_deleted(found):
+        if self._broker.store.queues.was_deleted(found):
             return True
         slot_ms = self._time.slot_ms(out_ms)
         if self.delivers and slot_ms < self._write_ms:
@@ -461,7 +461,7 @@ class TimerService:
         """Put a message into its queue or, if it rolls, into that of the timer again; False to try again."""
         properties = found.properties
         topic, queue_text = properties.get(names.REAL_TOPIC), properties.get(names.REAL_QUEUE_ID, "")
-        if self._is_deleted(found):
+        if self._broker.store.queues.was_deleted(found):
             log.info("a timer message at %d goes with its topic %s", found.physical_offset, topic)
             return True  # it is not counted any more: counts go with a topic too
         if names.TIMER_DEL_UNIQKEY in properties and not rolls:
@@ -506,11 +506,6 @@ class TimerService:
         if rolls:
             self.arrived()
         return True
-
-    def _is_deleted(self, found: StoredMessage) -> bool:
-        """Whether the topic that a message waits for was deleted since."""
-        topic = found.properties.get(names.REAL_TOPIC, "")
-        return self._broker.store.queues.was_deleted(topic, found.physical_offset)
 
     def _count(self, found: StoredMessage, change: int) -> None:
         topic = found.properties.get(names.REAL_TOPIC)
