@@ -9,6 +9,8 @@
 Each client has an event loop in a thread of its own, on which the asynchronous one of `kourou.client` runs;
 options, rules and errors are those of that one. They may be used from several threads. A handler that is a
 plain function runs in a thread, one that is a coroutine on the client's loop.
+
+With `stop_on_signals=True`, in the main thread, Ctrl-C and SIGTERM end `for` and `run`, not the program.
 """
 
 from __future__ import annotations
@@ -33,6 +35,15 @@ from kourou.client import (
     SendReceipt,
     Sql,
 )
+from kourou.client.options import (
+    ClientOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    PullConsumerOptions,
+    keywords,
+    takes,
+)
+from kourou.client.signals import stop_on_signals
 
 __all__ = [
     "Producer",
@@ -52,6 +63,7 @@ __all__ = [
 
 _T = TypeVar("_T")
 _C = TypeVar("_C", client.Producer, client.Consumer, client.PullConsumer)
+_R = TypeVar("_R", client.Consumer, client.PullConsumer)
 
 
 class _Loop:
@@ -66,6 +78,7 @@ class _Loop:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
+            self._loop.run_until_complete(_cancel_others())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
         finally:
@@ -84,6 +97,11 @@ class _Loop:
             future.cancel()
             raise
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop."""
+        return self._loop
+
     def call(self, function: Callable[[], _T]) -> _T:
         """The result of a function that is called on the loop."""
 
@@ -99,6 +117,14 @@ class _Loop:
             self._thread.join()
 
 
+async def _cancel_others() -> None:
+    """End what is left of a client that was interrupted, as asyncio.run does."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 def _new_loop() -> asyncio.AbstractEventLoop:
     with contextlib.suppress(ImportError):
         import uvloop
@@ -110,12 +136,17 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 class _Facade(Generic[_C]):
     """What all clients have."""
 
-    _make: Callable[..., _C]
-
-    def __init__(self, namesrv: str, **options: Any) -> None:
+    def __init__(self, make: Callable[..., _C], options: ClientOptions) -> None:
+        self.options = options
         self._loop = _Loop(f"kourou-{type(self).__name__.lower()}")
+        given = keywords(options)
+        # Signals come to the main thread, where the client does not run: that is done here.
+        self._stops_on_signals = given.get("stop_on_signals", False)
+        if self._stops_on_signals:
+            given["stop_on_signals"] = False
+        self._forget_signals: Callable[[], None] | None = None
         try:
-            self._client: _C = self._loop.call(lambda: type(self)._make(namesrv, **options))
+            self._client: _C = self._loop.call(lambda: make(**given))
         except BaseException:
             self._loop.close()
             raise
@@ -131,18 +162,30 @@ class _Facade(Generic[_C]):
         """Connect; `with` does it too."""
         if not self._is_open:
             try:
+                if self._stops_on_signals:
+                    self._forget_signals = stop_on_signals(self._loop.loop, self._stop)
                 self._loop.run(self._client.__aenter__())
             except BaseException:
-                self._loop.close()
+                self._end()
                 raise
             self._is_open = True
         return self
 
+    def _stop(self) -> None:
+        """What a signal does, on the loop."""
+
     def close(self) -> None:
         """Disconnect, with what the asynchronous client does when it is left."""
-        if self._is_open:
-            self._is_open = False
-            self._loop.run(self._client.__aexit__(None, None, None))
+        try:
+            if self._is_open:
+                self._is_open = False
+                self._loop.run(self._client.__aexit__(None, None, None))
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        if self._forget_signals is not None:
+            self._forget_signals()
         self._loop.close()
 
     @property
@@ -151,10 +194,33 @@ class _Facade(Generic[_C]):
         return self._client.group
 
 
-class Producer(_Facade[client.Producer]):
-    """Sends messages. Options are those of kourou.client.Producer."""
+class _Reader(_Facade[_R]):
+    """What Consumer and PullConsumer have in common."""
 
-    _make = client.Producer
+    def _stop(self) -> None:
+        self._client.stop()
+
+    def stop(self) -> None:
+        """Give nothing more out; then close, or leave the `with`. From any thread."""
+        self._loop.call(self._client.stop)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing more is given out, after `stop`, `close` or a signal."""
+        return self._client.is_stopped
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that this client reads now."""
+        return self._loop.call(lambda: self._client.queues)
+
+
+class Producer(_Facade[client.Producer]):
+    """Sends messages. Its options are those of ProducerOptions."""
+
+    @takes(ProducerOptions)
+    def __init__(self, options: ProducerOptions) -> None:
+        super().__init__(client.Producer, options)
 
     def send(self, message: Message, **options: Any) -> SendReceipt:
         """Send a message, and wait until the broker has it."""
@@ -162,7 +228,7 @@ class Producer(_Facade[client.Producer]):
 
     def send_async(self, message: Message, **options: Any) -> concurrent.futures.Future[SendReceipt]:
         """Send a message; the future has its receipt."""
-        return asyncio.run_coroutine_threadsafe(self._client.send(message, **options), self._loop._loop)
+        return asyncio.run_coroutine_threadsafe(self._client.send(message, **options), self._loop.loop)
 
     def send_batch(self, messages: Iterable[Message], **options: Any) -> list[SendReceipt]:
         """Send messages of one topic together, in as many requests as their size takes."""
@@ -185,17 +251,20 @@ class Producer(_Facade[client.Producer]):
         return self._loop.run(self._client.recall(topic, handle))
 
 
-class Consumer(_Facade[client.Consumer]):
-    """Reads the topics of a group. Options are those of kourou.client.Consumer."""
+class Consumer(_Reader[client.Consumer]):
+    """Reads the topics of a group. Its options are those of ConsumerOptions."""
 
-    _make = client.Consumer
+    @takes(ConsumerOptions)
+    def __init__(self, options: ConsumerOptions) -> None:
+        super().__init__(client.Consumer, options)
 
     def handler(self, function: client.Handler) -> client.Handler:
         """Have this function called with each message."""
         return self._loop.call(lambda: self._client.handler(function))
 
     def run(self) -> None:
-        """Have the handler called until the consumer is closed, or the program interrupted."""
+        """Have the handler called until the consumer is stopped or closed, or a signal comes
+        (`stop_on_signals`)."""
         self._loop.run(self._client.run())
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
@@ -247,25 +316,17 @@ class Consumer(_Facade[client.Consumer]):
         """Go on after `pause`."""
         self._loop.call(self._client.resume)
 
-    @property
-    def queues(self) -> list[MessageQueue]:
-        """The queues that this client reads now."""
-        return self._loop.call(lambda: self._client.queues)
 
+class PullConsumer(_Reader[client.PullConsumer]):
+    """Reads queues at the caller's pace. Its options are those of PullConsumerOptions."""
 
-class PullConsumer(_Facade[client.PullConsumer]):
-    """Reads queues at the caller's pace. Options are those of kourou.client.PullConsumer."""
-
-    _make = client.PullConsumer
+    @takes(PullConsumerOptions)
+    def __init__(self, options: PullConsumerOptions) -> None:
+        super().__init__(client.PullConsumer, options)
 
     def poll(self, timeout_s: float = 5.0, max_messages: int = 32) -> list[ReceivedMessage]:
         """Messages of one queue, or none if nothing came in this time."""
         return self._loop.run(self._client.poll(timeout_s, max_messages))
-
-    @property
-    def queues(self) -> list[MessageQueue]:
-        """The queues that are read now."""
-        return self._loop.call(lambda: self._client.queues)
 
     def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """All queues of a topic, to choose from for `assign`."""

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 from kourou.admin.link import AdminError, Link
 from kourou.admin.messages import TOOLS_GROUP
 from kourou.admin.offsets import Offsets
-from kourou.client.consumer import build_subscription
 from kourou.client.core import NoRouteError, RefusedError
 from kourou.client.pulling import Puller, PullStatus
 from kourou.client.received import ReceivedMessage
 from kourou.client.routes import TopicRoute
+from kourou.client.subscriptions import build_subscription
 from kourou.errors import KourouError
 from kourou.remoting.codes import ResponseCode
 from kourou.remoting.lenient_json import MessageQueue

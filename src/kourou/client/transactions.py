@@ -7,7 +7,6 @@ of it. Where that is not known, or its notice was lost, the broker asks a client
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
@@ -16,6 +15,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
+from kourou.client.background import Background
 from kourou.client.core import ClientCore, ClientError
 from kourou.client.namespace import unwrap
 from kourou.client.receipts import SendReceipt
@@ -104,7 +104,7 @@ class Checks:
         self._namespace = namespace
         self._checker = checker
         self._on_end = on_end
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
         self._core = core
         groups = _checks.setdefault(core, {})
         groups[group] = self
@@ -115,23 +115,19 @@ class Checks:
         groups = _checks.get(self._core, {})
         if groups.get(self._group) is self:
             del groups[self._group]
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.close()
 
     def start(self, connection: Connection, header: CheckTransactionState, message: ReceivedMessage) -> None:
         """Look up a transaction, and tell the broker."""
-        if len(self._tasks) >= MAX_CHECKS:
+        if len(self._background) >= MAX_CHECKS:
             log.warning(
                 "%s transactions of %s are looked up now: %s will be asked for again",
                 MAX_CHECKS, self._group, message.message_id,
             )  # fmt: skip
             return
         message.topic = unwrap(self._namespace, message.topic)
-        task = asyncio.get_running_loop().create_task(self._check(connection, header, message))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        what = f"the check of transaction {message.message_id}"
+        self._background.start(self._check(connection, header, message), what)
 
     async def _check(
         self, connection: Connection, header: CheckTransactionState, message: ReceivedMessage
