@@ -85,11 +85,11 @@ class PullConsumer:
         try:
             if self.options.stop_on_signals:
                 self._forget_signals = stop_on_signals(asyncio.get_running_loop(), self.stop)
-            if self.options.assign is None:
+            if self.assignment.subscriptions:
                 await self.assignment.find_routes(self.options.start_timeout_s)
                 await self.assignment.start()
             else:
-                await self.assign(self.options.assign)
+                await self.assign(self.options.assign or ())
         except BaseException:
             await self.close()
             raise
