@@ -67,17 +67,17 @@ def test_filters_and_recall_work_as_the_docs_show_them(tmp_path):
         ) as consumer:
             assert bytes(next(iter(consumer)).body) == b"much"
         later = producer.send(Message("orders", b"x", delay_s=60))
-        assert producer.recall("orders", later.recall_handle) == later.message_id
+        assert producer.recall("orders", later.recall_handle or "") == later.message_id
 
 
 def test_keys_of_brokers_are_set(tmp_path):
-    settings = ("--set", "maxMessageSize=65536", "--set", "recallMessageEnable=false")
-    with running("--dir", tmp_path / "one", "--no-console", *settings) as at:
+    one = ("--set", "maxMessageSize=65536", "--set", "recallMessageEnable=false")
+    with running("--dir", tmp_path / "one", "--no-console", *one) as at:
         config = run(config_of(at["name server"], at["broker"]))
     assert (config["maxMessageSize"], config["recallMessageEnable"]) == ("65536", "false")
     assert config["enablePropertyFilter"] == "true"
-    settings = ("--slaves", "1", "--set", "brokerRole=SYNC_MASTER", "--set", "fileReservedTime=5")
-    with running("--dir", tmp_path / "pair", "--no-console", *settings) as at:
+    pair = ("--slaves", "1", "--set", "brokerRole=SYNC_MASTER", "--set", "fileReservedTime=5")
+    with running("--dir", tmp_path / "pair", "--no-console", *pair) as at:
         configs = [run(config_of(at["name server"], at[kind])) for kind in ("broker", "slave")]
     assert [config["brokerRole"] for config in configs] == ["SYNC_MASTER", "SLAVE"]
     assert [config["fileReservedTime"] for config in configs] == ["5", "5"]

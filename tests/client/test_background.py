@@ -178,3 +178,14 @@ def test_a_topic_that_is_made_while_a_consumer_starts_is_waited_for(target):
         await making
 
     run(main())
+
+
+def test_a_consumer_that_waits_for_ever_warns_less_and_less(caplog):
+    async def main() -> None:
+        async with Consumer("127.0.0.1:1", group="GW", subscribe="nowhere", start_timeout_s=None):
+            await asyncio.sleep(5.5)  # it tries every second
+
+    run(main())
+    told = [record.getMessage().partition(": 127")[0] for record in caplog.records if record.levelno >= 30]
+    told = [text for text in told if "nowhere" in text]
+    assert 2 <= len(told) <= 4, told

@@ -44,7 +44,7 @@ class Message(records.Message):
             _check_body(body)
         if properties:
             _check_properties(properties)
-        if not is_whole(flag) or not -(2**31) <= flag < 2**31:
+        if flag != 0 and not (is_whole(flag) and -(2**31) <= flag < 2**31):
             raise ClientError(f"flag is a whole number of 32 bits, not {flag!r}")
         if tags is not None and not isinstance(tags, str):
             raise ClientError(f"tags is a str, the one tag of the message, not {tags!r}")
@@ -74,22 +74,22 @@ def _check_body(body: bytes | bytearray | memoryview) -> None:
 
 
 def _check_properties(properties: Mapping[str, str]) -> None:
-    if not isinstance(properties, Mapping):
-        raise ClientError(f"properties are a mapping from str to str, not {properties!r}")
-    for name, value in properties.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise ClientError(f"properties are a mapping from str to str, but {name!r} is {value!r}")
+    try:
+        "".join(map("".join, properties.items()))  # hot: a third of the time of looking at each
+    except (AttributeError, TypeError):
+        raise ClientError(f"properties are a mapping from str to str, not {properties!r}") from None
 
 
 def _check_keys(keys: Iterable[str]) -> list[str]:
-    if not isinstance(keys, Iterable):
-        raise ClientError(f"keys is a str or several, not {keys!r}")
-    found = list(keys)
-    for key in found:
-        if not isinstance(key, str) or not key or " " in key:
-            raise ClientError(
-                f"{key!r} is no key: keys are several str without a blank, which is what separates them"
-            )
+    try:
+        found = list(keys)
+        is_good = " ".join(found).count(" ") == max(len(found) - 1, 0) and "" not in found
+    except TypeError:
+        is_good = False
+    if not is_good:
+        raise ClientError(
+            f"keys is a str, or several without a blank, which is what separates them, not {keys!r}"
+        )
     return found
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Self
+from typing import Self, TypeVar
 
 from kourou.client.batches import batch_ids, frame_of, split_batch
 from kourou.client.core import (
@@ -60,6 +60,8 @@ from kourou.remoting.headers import EndTransaction, RecallMessage
 from kourou.remoting.lenient_json import MessageQueue
 
 log = logging.getLogger(__name__)
+
+_Sent = TypeVar("_Sent", bound=Message)
 
 COMPRESS_IN_THREAD_FROM_BYTES = 64 * 1024  # it takes milliseconds, in which the loop would stand still
 
@@ -185,7 +187,7 @@ class Producer:
         return receipts
 
     async def send_in_transaction(
-        self, message: Message, execute: Execute, *, timeout_s: float | None = None
+        self, message: _Sent, execute: Execute[_Sent], *, timeout_s: float | None = None
     ) -> TransactionReceipt:
         """Send a message that consumers see only if `execute` commits.
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from kourou.client.background import Background
@@ -35,7 +35,8 @@ MAX_CHECKS = 2000
 
 _COMPRESSION = sysflag.COMPRESSED | sysflag.COMPRESSION_MASK
 
-_M = TypeVar("_M", Message, ReceivedMessage)
+_M = TypeVar("_M", bound=Message | ReceivedMessage)
+_Sent = TypeVar("_Sent", bound=Message)
 
 
 class TransactionState(Enum):
@@ -58,7 +59,7 @@ _FLAGS = {
 }
 
 # Plain or async. A plain one is called on the event loop: it must not block.
-Execute = Callable[[Message], TransactionState | Awaitable[TransactionState]]
+Execute = Callable[[_Sent], TransactionState | Awaitable[TransactionState]]
 Checker = Callable[[ReceivedMessage], TransactionState | Awaitable[TransactionState]]
 # Message, address of the broker, state
 OnEnd = Callable[[ReceivedMessage, str, TransactionState], None]
@@ -77,7 +78,7 @@ async def find_state(
 ) -> tuple[TransactionState, Exception | None]:
     """What the work of a caller says of a transaction; UNKNOWN, and why, where it fails."""
     try:
-        state = work(message)
+        state: Any = work(message)
         if inspect.isawaitable(state):
             state = await state
         if state is not None and not isinstance(state, TransactionState):
