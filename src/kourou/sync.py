@@ -20,7 +20,8 @@ import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Self, TypeVar
+from functools import partial
+from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from kourou import client
 from kourou.client import (
@@ -34,6 +35,7 @@ from kourou.client import (
     RefusedError,
     SendReceipt,
     Sql,
+    TransactionReceipt,
 )
 from kourou.client.options import (
     ClientOptions,
@@ -62,6 +64,7 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 _C = TypeVar("_C", client.Producer, client.Consumer, client.PullConsumer)
 _R = TypeVar("_R", client.Consumer, client.PullConsumer)
 
@@ -85,14 +88,37 @@ class _Loop:
             asyncio.set_event_loop(None)
             self._loop.close()
 
-    def run(self, work: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
-        """The result of a coroutine; if the caller is interrupted, it is cancelled."""
+    def submit(
+        self, function: Callable[_P, Coroutine[Any, Any, _T]], *args: _P.args, **kwargs: _P.kwargs
+    ) -> concurrent.futures.Future[_T]:
+        """Have a coroutine function called on the loop.
+
+        asyncio.run_coroutine_threadsafe takes a coroutine: one that a Ctrl-C leaves in this thread, where
+        nobody awaits it, would be reported.
+        """
         if not self._thread.is_alive():
-            work.close()
             raise ClientError("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future: concurrent.futures.Future[_T] = concurrent.futures.Future()
+
+        def begin() -> None:
+            try:
+                task = self._loop.create_task(function(*args, **kwargs))
+            except BaseException as error:  # of arguments that do not fit
+                future.set_exception(error)
+                return
+            task.add_done_callback(partial(_hand_over, future))
+            future.add_done_callback(
+                lambda done: self._loop.call_soon_threadsafe(task.cancel) if done.cancelled() else None
+            )
+
+        self._loop.call_soon_threadsafe(begin)
+        return future
+
+    def run(self, function: Callable[_P, Coroutine[Any, Any, _T]], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """What a coroutine function returns; if the caller is interrupted, it is cancelled."""
+        future = self.submit(function, *args, **kwargs)
         try:
-            return future.result(timeout_s)
+            return future.result()
         except BaseException:
             future.cancel()
             raise
@@ -108,13 +134,26 @@ class _Loop:
         async def work() -> _T:
             return function()
 
-        return self.run(work())
+        return self.run(work)
 
     def close(self) -> None:
         """End the thread."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
+
+
+def _hand_over(future: concurrent.futures.Future[_T], task: asyncio.Task[_T]) -> None:
+    """Give what became of a task to whoever waits for it in another thread."""
+    if task.cancelled():
+        future.cancel()
+    error = None if task.cancelled() else task.exception()
+    if not future.set_running_or_notify_cancel():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(task.result())
 
 
 async def _cancel_others() -> None:
@@ -164,7 +203,7 @@ class _Facade(Generic[_C]):
             try:
                 if self._stops_on_signals:
                     self._forget_signals = stop_on_signals(self._loop.loop, self._stop)
-                self._loop.run(self._client.__aenter__())
+                self._loop.run(self._client.__aenter__)
             except BaseException:
                 self._end()
                 raise
@@ -179,7 +218,7 @@ class _Facade(Generic[_C]):
         try:
             if self._is_open:
                 self._is_open = False
-                self._loop.run(self._client.__aexit__(None, None, None))
+                self._loop.run(self._client.__aexit__, None, None, None)
         finally:
             self._end()
 
@@ -224,31 +263,32 @@ class Producer(_Facade[client.Producer]):
 
     def send(self, message: Message, **options: Any) -> SendReceipt:
         """Send a message, and wait until the broker has it."""
-        return self._loop.run(self._client.send(message, **options))
+        return self._loop.run(self._client.send, message, **options)
 
     def send_async(self, message: Message, **options: Any) -> concurrent.futures.Future[SendReceipt]:
         """Send a message; the future has its receipt."""
-        return asyncio.run_coroutine_threadsafe(self._client.send(message, **options), self._loop.loop)
+        return self._loop.submit(self._client.send, message, **options)
 
     def send_batch(self, messages: Iterable[Message], **options: Any) -> list[SendReceipt]:
         """Send messages of one topic together, in as many requests as their size takes."""
-        return self._loop.run(self._client.send_batch(messages, **options))
+        return self._loop.run(self._client.send_batch, messages, **options)
 
     def send_oneway(self, message: Message, **options: Any) -> None:
         """Send a message, and do not wait for anything."""
-        self._loop.run(self._client.send_oneway(message, **options))
+        self._loop.run(self._client.send_oneway, message, **options)
 
-    def send_in_transaction(self, message: Message, execute: Any, **options: Any) -> Any:
+    def send_in_transaction(self, message: Message, execute: Any, **options: Any) -> TransactionReceipt:
         """Send a message that consumers see if `execute` says so."""
-        return self._loop.run(self._client.send_in_transaction(message, execute, **options))
+        send: Callable[..., Coroutine[Any, Any, TransactionReceipt]] = self._client.send_in_transaction
+        return self._loop.run(send, message, execute, **options)
 
     def request(self, message: Message, **options: Any) -> Any:
         """Send a message, and wait for the reply of a consumer."""
-        return self._loop.run(self._client.request(message, **options))
+        return self._loop.run(self._client.request, message, **options)
 
     def recall(self, topic: str, handle: str) -> str:
         """Take back a timer message that has not been delivered."""
-        return self._loop.run(self._client.recall(topic, handle))
+        return self._loop.run(self._client.recall, topic, handle)
 
 
 class Consumer(_Reader[client.Consumer]):
@@ -265,7 +305,7 @@ class Consumer(_Reader[client.Consumer]):
     def run(self) -> None:
         """Have the handler called until the consumer is stopped or closed, or a signal comes
         (`stop_on_signals`)."""
-        self._loop.run(self._client.run())
+        self._loop.run(self._client.run)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         iterator = self._client.__aiter__()
@@ -273,7 +313,7 @@ class Consumer(_Reader[client.Consumer]):
         async def following() -> ReceivedMessage | None:
             return await anext(iterator, None)
 
-        while (message := self._loop.run(following())) is not None:
+        while (message := self._loop.run(following)) is not None:
             yield message
 
     def batches(self) -> Iterator[MessageBatch]:
@@ -283,7 +323,7 @@ class Consumer(_Reader[client.Consumer]):
         async def following() -> MessageBatch | None:
             return await anext(iterator, None)
 
-        while (batch := self._loop.run(following())) is not None:
+        while (batch := self._loop.run(following)) is not None:
             yield batch
 
     def fetch_arrow(
@@ -294,19 +334,19 @@ class Consumer(_Reader[client.Consumer]):
         linger_s: float = 0.05,
     ) -> Any:
         """What has come, as one RecordBatch; consumed when the next is asked for."""
-        return self._loop.run(self._client.fetch_arrow(max_messages, timeout_s, columns, linger_s))
+        return self._loop.run(self._client.fetch_arrow, max_messages, timeout_s, columns, linger_s)
 
     def reconsume_later(self, message: ReceivedMessage, delay_level: int = 0) -> None:
         """Send a message back to its broker: the group has it again later."""
-        self._loop.run(self._client.reconsume_later(message, delay_level))
+        self._loop.run(self._client.reconsume_later, message, delay_level)
 
     def acknowledge(self) -> None:
         """What was given last is consumed, though no more is asked for; its offset is kept now."""
-        self._loop.run(self._client.acknowledge())
+        self._loop.run(self._client.acknowledge)
 
     def commit(self) -> None:
         """Keep the offsets of what is consumed now."""
-        self._loop.run(self._client.commit())
+        self._loop.run(self._client.commit)
 
     def pause(self) -> None:
         """Give nothing out, and pull no more, until `resume`."""
@@ -326,15 +366,15 @@ class PullConsumer(_Reader[client.PullConsumer]):
 
     def poll(self, timeout_s: float = 5.0, max_messages: int = 32) -> list[ReceivedMessage]:
         """Messages of one queue, or none if nothing came in this time."""
-        return self._loop.run(self._client.poll(timeout_s, max_messages))
+        return self._loop.run(self._client.poll, timeout_s, max_messages)
 
     def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """All queues of a topic, to choose from for `assign`."""
-        return self._loop.run(self._client.fetch_queues(topic))
+        return self._loop.run(self._client.fetch_queues, topic)
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read exactly these queues."""
-        self._loop.run(self._client.assign(queues))
+        self._loop.run(self._client.assign, queues)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at an offset of a queue."""
@@ -342,15 +382,15 @@ class PullConsumer(_Reader[client.PullConsumer]):
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go on at the oldest message of a queue."""
-        self._loop.run(self._client.seek_to_begin(queue))
+        self._loop.run(self._client.seek_to_begin, queue)
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on behind the newest message of a queue."""
-        self._loop.run(self._client.seek_to_end(queue))
+        self._loop.run(self._client.seek_to_end, queue)
 
     def offset_for_timestamp(self, queue: MessageQueue, when: Any) -> int:
         """The offset of the first message that was stored at a time or after it."""
-        return self._loop.run(self._client.offset_for_timestamp(queue, when))
+        return self._loop.run(self._client.offset_for_timestamp, queue, when)
 
     def pause(self, *queues: MessageQueue) -> None:
         """Give nothing out of these queues, and pull no more of them."""
@@ -366,8 +406,8 @@ class PullConsumer(_Reader[client.PullConsumer]):
 
     def committed(self, queue: MessageQueue) -> int | None:
         """The offset that the group goes on at."""
-        return self._loop.run(self._client.committed(queue))
+        return self._loop.run(self._client.committed, queue)
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Keep everything that `poll` gave, or these offsets."""
-        self._loop.run(self._client.commit(offsets))
+        self._loop.run(self._client.commit, offsets)
