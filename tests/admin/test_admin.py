@@ -330,7 +330,11 @@ def test_a_mistake_says_what_to_do(scene: Scene) -> None:
     assert missing.exit_code == 1
     assert "create it" in missing.stderr
     assert "Traceback" not in missing.output
-    offline = scene.run("admin", "group", "connections", "no-such-group")
+    unknown = scene.run("admin", "group", "connections", "no-such-group")
+    assert unknown.exit_code == 1
+    assert "there is no group no-such-group" in unknown.stderr
+    admin(scene, "group", "create", "never-online")
+    offline = scene.run("admin", "group", "connections", "never-online")
     assert offline.exit_code == 1
     assert "start a client" in offline.stderr
     nowhere = scene.run("admin", "topic", "list", "-n", "127.0.0.1:1")

@@ -32,10 +32,11 @@ from support.broker import (
     until,
 )
 from support.broker import SUBSCRIPTION as SUBSCRIBES
-from support.guarded_site import GUARDED, User, guarded_site
+from support.guarded_site import GUARDED, User, guarded_name_server, guarded_site
 from support.store import ManualClock
 
 NO_PERMISSION = ResponseCode.NO_PERMISSION
+NO_TOPICS = b'{"topicConfigSerializeWrapper":{"topicConfigTable":{}}}'  # of a broker that registers
 OWN = {"Topic:mine": ["All"], "Group:mine": ["All"], "Group:%RETRY%mine": ["All"]}
 
 
@@ -440,6 +441,19 @@ def test_a_client_id_is_its_users_while_a_connection_of_it_stands(site, victim, 
     attacker.ask(heartbeat("asker", "mine"))
 
 
+def test_who_takes_another_id_keeps_nothing_under_the_first_one(site, victim, attacker):
+    """Else replies to the next who has that id would go to who had it before."""
+    attacker.allow({**OWN, "Group:theirs": ["Sub"], "Topic:theirs": ["Sub"]})
+    attacker.ask(heartbeat("asker", "theirs", producers=("p",)))
+    attacker.ask(heartbeat("other", "mine", producers=("q",)))
+    assert site.do(site.broker.producers.find, "asker") is None
+    assert site.do(site.broker.consumers.find_client, "theirs", "asker") is None
+    victim.ask(heartbeat("asker", "theirs"))
+    attacker.ask(heartbeat("other", "mine", producers=("p", "q")))
+    assert site.do(site.broker.producers.find, "asker") is None
+    assert site.do(site.broker.producers.find, "other") is not None
+
+
 def test_a_reply_goes_to_the_user_who_asked(site, victim, attacker):
     victim.ask(heartbeat("asker", "", producers=("p",)))
     attacker.call(heartbeat("asker", "", producers=("p", "q")))
@@ -545,3 +559,18 @@ def test_a_pull_that_waits_brings_nothing_once_it_is_not_allowed_any_more(site, 
     User(site, "admin").ask(send_request("mine", b"secret"))
     answer = attacker.peer.answer_to(held)
     assert (answer.code, answer.body) == (NO_PERMISSION, None)
+
+
+def test_who_may_only_look_at_a_cluster_keeps_no_broker_of_it_alive(tmp_path):
+    """A broker that is dead would stay in the routes."""
+    who = {"clusterName": "two", "brokerName": "b", "brokerAddr": f"{HOST}:9", "brokerId": "0"}
+    with guarded_name_server(tmp_path) as site:
+        admin, looking = User(site, "admin"), User(site, "looking")
+        looking.allow({"Cluster:two": ["Get"]})
+        admin.ask(RemotingCommand(Code.REGISTER_BROKER, {**who, "haServerAddr": ""}, NO_TOPICS))
+        ((_, live),) = site.server.routes._live.items()
+        live.last_seen_ms = 0
+        looking.ask(RemotingCommand(Code.QUERY_DATA_VERSION, who, b'{"counter":1}'))
+        assert live.last_seen_ms == 0
+        admin.ask(RemotingCommand(Code.QUERY_DATA_VERSION, who, b'{"counter":1}'))
+        assert live.last_seen_ms > 0

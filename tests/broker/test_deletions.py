@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -153,6 +154,19 @@ def test_offsets_go_with_their_topic_and_with_their_group(tmp_path: Path) -> Non
         assert offset_of(peer, "other", "stays") == -1
 
 
+def test_a_consumer_that_ran_all_the_while_is_given_the_new_topic(tmp_path: Path) -> None:
+    """It goes on where it was in the old one, which is behind the end of the new one."""
+    broker = KilledBroker(tmp_path)
+    with broker.life() as peer:
+        send(peer, "t", *[b"old"] * OLD)
+        peer.ask(delete("t"))
+        send(peer, "t", *[b"new"] * NEW)
+    with broker.life() as peer:
+        moved = peer.call(pull_request("t", OLD))
+        assert moved.code == ResponseCode.PULL_OFFSET_MOVED
+        assert moved.ext_fields["nextBeginOffset"] == "0"
+
+
 def test_offsets_that_were_saved_before_the_deletion_do_not_count_after_a_crash(tmp_path: Path) -> None:
     """The process dies before it can save them without the topic."""
     path = tmp_path / "store" / "config" / "consumerOffset.json"
@@ -175,6 +189,71 @@ def test_offsets_that_were_saved_before_the_deletion_do_not_count_after_a_crash(
     (tmp_path / "store" / "abort").touch()
     with running(tmp_path) as site:
         assert site.broker.offsets.query("g", "t", 0) == 1  # of the new topic, and saved after the deletion
+
+
+WAITS = {"delay level": {"DELAY": "1"}, "timer": {"TIMER_DELAY_MS": "1500"}}
+WAIT_S = 3.0  # until a message of WAITS that waits has come
+
+
+def send_later(peer: Peer, topic: str, waits: dict[str, str], *bodies: bytes) -> None:
+    for number, body in enumerate(bodies):
+        peer.ask(send_request(topic, body, {"UNIQ_KEY": f"LATER{number}", **waits}))
+
+
+@pytest.mark.parametrize("waits", WAITS.values(), ids=WAITS)
+@pytest.mark.parametrize("had_queue", [True, False], ids=["others were there", "none was there"])
+def test_messages_that_wait_go_with_their_topic(
+    tmp_path: Path, waits: dict[str, str], had_queue: bool
+) -> None:
+    """They were sent to the topic that was deleted, not to the one that is made again."""
+    broker = KilledBroker(tmp_path, messageDelayLevel="2s")
+    with broker.life() as peer:
+        if had_queue:
+            send(peer, "t", b"old")
+        send_later(peer, "t", waits, b"later 0", b"later 1")
+        peer.ask(delete("t"))
+        assert send(peer, "t", b"new") == [0]
+        send_later(peer, "t", waits, b"new later")
+    with broker.life() as peer:
+        until(lambda: read(peer, "t") == [b"new", b"new later"], "the message of the new topic")
+        time.sleep(1)
+        assert read(peer, "t") == [b"new", b"new later"]
+
+
+@pytest.mark.parametrize("waits", WAITS.values(), ids=WAITS)
+def test_what_had_waited_and_was_deleted_does_not_come_again_after_a_kill(
+    tmp_path: Path, waits: dict[str, str]
+) -> None:
+    """How far delays and timers are delivered is saved now and then only."""
+    broker = KilledBroker(tmp_path, messageDelayLevel="1s", timerFlushIntervalMs="60000")
+    with broker.life() as peer:
+        send_later(peer, "t", waits, b"later")
+        until(lambda: read(peer, "t") == [b"later"], "the message that waits")
+        peer.ask(delete("t"))
+        send(peer, "t", b"new")
+    with broker.life() as peer:
+        time.sleep(WAIT_S)
+        assert read(peer, "t") == [b"new"]
+
+
+def test_what_was_committed_and_deleted_is_not_committed_again_after_a_kill(tmp_path: Path) -> None:
+    """That it was committed is written a little later than its message."""
+    broker = KilledBroker(tmp_path)
+    half = {"UNIQ_KEY": "HALF", "TRAN_MSG": "true", "PGROUP": "p"}
+    with broker.life() as peer:
+        prepared = peer.ask(send_request("t", b"committed", half, f="4"))
+        fields = {
+            "producerGroup": "p", "tranStateTableOffset": prepared.ext_fields["queueOffset"],
+            "commitLogOffset": str(int(prepared.ext_fields["msgId"][16:], 16)), "commitOrRollback": "8",
+            "msgId": "HALF", "fromTransactionCheck": "true",
+        }  # fmt: skip
+        peer.ask(RemotingCommand(RequestCode.END_TRANSACTION, fields))
+        assert read(peer, "t") == [b"committed"]
+        peer.ask(delete("t"))
+        send(peer, "t", b"new")
+    with broker.life() as peer:
+        peer.ask(RemotingCommand(RequestCode.END_TRANSACTION, fields))  # as when it is asked for it
+        assert read(peer, "t") == [b"new"]
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +22,10 @@ from kourou.remoting.subscription import SQL92, BadSubscriptionError, Subscripti
 from kourou.store import InnerMessage
 from kourou.store.consume_queue_ext import ExtUnit
 from kourou.store.status import GetMessageStatus
+from support.broker import heartbeat, messages_in, pull_request, running, send_request
 from support.store import START_MS, ManualClock, message, open_store, put, small_config
 
+HOUR_MS = 3_600_000
 # More names than are looked for one by one
 MANY = "a > 5" + "".join(f" AND n{number} IS NULL" for number in range(9))
 
@@ -167,3 +170,33 @@ def test_what_comes_back_is_filtered_as_its_first_topic(filters):
     assert not made_of(subscription).matches_properties({"RETRY_TOPIC": "orders", "a": "6"})
     assert not isinstance(made_of(sql(), None, filters), RetrySqlFilter)
     assert group_of_retry_topic("%RETRY%g") == group_of_retry_topic("%RETRY%g+t") == "g"
+
+
+@pytest.mark.parametrize("set_by_ms", [-HOUR_MS, 24 * 365 * HOUR_MS, -24 * 365 * HOUR_MS])
+@pytest.mark.parametrize("put_right", [False, True], ids=["as it is", "put right again"])
+def test_a_bit_map_that_is_older_than_a_filter_hides_nothing_whichever_way_the_clock_is_set(
+    tmp_path: Path, set_by_ms: int, put_right: bool
+) -> None:
+    """What was stored before a group came has no bit for it, whatever the clock said then."""
+    clock = ManualClock()
+    config = {
+        "enableConsumeQueueExt": "true",
+        "enableCalcFilterBitMap": "true",
+        "enablePropertyFilter": "true",
+    }
+    with running(tmp_path, config, clock=clock) as site:
+        site.make_topic("t", queues=1)
+        peer = site.connect()
+        site.do(site.broker.filters.register, "other", sql("a = 2"))
+        if put_right:
+            clock.set_by(-set_by_ms)
+        peer.ask(send_request("t", b"1", {"UNIQ_KEY": "A", "a": "1"}))
+        clock.set_by(set_by_ms)
+        clock.advance(1000)
+        peer.ask(send_request("t", b"2", {"UNIQ_KEY": "B", "a": "1"}))
+        clock.advance(1000)
+        peer.ask(heartbeat("c", "g", subscriptions=[sql("a = 1").to_json()]))
+        clock.advance(1000)
+        peer.ask(send_request("t", b"3", {"UNIQ_KEY": "C", "a": "1"}))
+        found = messages_in(peer.ask(pull_request("t", group="g", flag=0)))
+        assert [bytes(message.body) for message in found] == [b"1", b"2", b"3"]

@@ -202,6 +202,43 @@ def test_offsets_committed_at_a_slave_reach_the_master_when_it_is_back(pair: Pai
     until(lambda: slave.slave is not None and not slave.slave.offsets.table)
 
 
+def test_a_slave_forgets_the_offsets_of_a_group_that_was_deleted_and_made_again(pair: Pair) -> None:
+    """Between two looks of the slave: the group is there as before, and its offsets are not."""
+    pair.send(3)
+    pair.commit(pair.master, 3)
+    pair.synchronize()
+    assert pair.slave.offsets.query("g", "t", 0) == 3
+    gone = {"groupName": "g", "cleanOffset": "true"}
+    pair.ask(pair.master, RemotingCommand(RequestCode.DELETE_SUBSCRIPTIONGROUP, gone))
+    again = lenient_json.dumps({"groupName": "g"})
+    pair.ask(pair.master, RemotingCommand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, again))
+    pair.synchronize()
+    assert pair.master.offsets.query("g", "t", 0) == -1
+    assert pair.slave.offsets.query("g", "t", 0) == -1
+
+
+def test_a_slave_forgets_the_offsets_in_a_light_queue_that_was_deleted(tmp_path: Path) -> None:
+    light = {"enableLmq": "true", "enableMultiDispatch": "true"}
+    with Cluster(slaves=1, directory=tmp_path, config=light) as cluster:
+        cluster.create_topic("t")
+        pair = Pair(cluster)
+        pair.send(3, INNER_MULTI_DISPATCH="%LMQ%light")
+        cluster.run(_call(pair.master.offsets.commit, "test", "%LMQ%group", "%LMQ%light", 0, 3))
+        pair.synchronize()
+        assert pair.slave.offsets.query("%LMQ%group", "%LMQ%light", 0) == 3
+        pair.ask(pair.master, RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "%LMQ%light"}))
+        pair.replicated()
+        assert pair.slave.offsets.query("%LMQ%group", "%LMQ%light", 0) == -1
+        # What a look that was under way at the deletion has brought goes with the next one.
+        cluster.run(_call(pair.slave.offsets.commit, "test", "%LMQ%group", "%LMQ%light", 0, 3))
+        pair.synchronize()
+        assert pair.slave.offsets.query("%LMQ%group", "%LMQ%light", 0) == -1
+
+
+async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
 def test_offsets_that_a_master_has_further_on_stay(pair: Pair) -> None:
     pair.send(5)
     pair.commit(pair.master, 2)

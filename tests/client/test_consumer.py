@@ -562,7 +562,7 @@ def test_a_topic_that_comes_later_is_read_when_it_is_there(target):
     async def main():
         topic = f"later{next(numbers)}"
         async with Consumer(
-            target.namesrv, group=f"G{topic}", subscribe=topic, consume_from="first"
+            target.namesrv, group=f"G{topic}", subscribe=topic, consume_from="first", start_timeout_s=None
         ) as consumer:
             assert of_topic(consumer, topic) == []
             target.create_topic(topic, queues=1)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kourou import message as records
 from kourou.client import ClientError, Message, NoRouteError, Producer, RefusedError
 from kourou.client.core import ClientCore, make_client_id
 from kourou.client.receipts import NotSentError, SendEvent
@@ -453,7 +454,7 @@ def test_mistakes_are_told(target):
         for message, why in (
             (Message("plain", bytes(5 * 1024 * 1024)), "max_message_bytes"),
             (Message("plain"), "needs a body"),
-            (Message("plain", "text"), "is bytes"),  # type: ignore[arg-type]
+            (records.Message("plain", "text"), "is bytes"),  # type: ignore[arg-type]
             (Message("", b"x"), "a topic needs a name"),
             (Message("a b", b"x"), "' ' in it"),
             (Message("t" * 128, b"x"), "127 are allowed"),

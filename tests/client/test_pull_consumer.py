@@ -120,3 +120,17 @@ def test_what_is_not_there_is_refused(target, topic):
     run(main())
     with pytest.raises(ClientError, match="either"):
         PullConsumer("127.0.0.1:1", group="G", subscribe="t", assign=[])
+
+
+def test_queues_may_be_assigned_after_the_start(target, topic):
+    async def main():
+        await send(target, topic, bodies(3))
+        async with PullConsumer(target.namesrv, group=f"G{topic}", consume_from="first") as consumer:
+            queues = await consumer.fetch_queues(topic)
+            await consumer.assign(queues)
+            consumer.assignment.want_rebalance()  # as a broker says when another client comes
+            await asyncio.sleep(1.5)
+            assert consumer.queues == queues
+            assert sorted(await drain(consumer, 3)) == bodies(3)
+
+    run(main())

@@ -83,3 +83,14 @@ def test_threads_end_with_their_clients(target, topic):
     with pytest.raises(ClientError, match="name server"):
         Producer("", group="PG")
     assert set(threading.enumerate()) <= before
+
+
+def test_arguments_that_do_not_fit_are_told(target, topic):
+    with Producer(target.namesrv, group="PG") as producer:
+        with pytest.raises(TypeError, match="tags"):
+            producer.send(Message(topic, b"x"), tags="paid")
+        with pytest.raises(TypeError, match="tags"):
+            producer.send_async(Message(topic, b"x"), tags="paid").result(30)
+        cancelled = producer.send_async(Message(topic, b"x" * 1000))
+        assert cancelled.cancel() or cancelled.done()
+        assert producer.send(Message(topic, b"x")).status == "SEND_OK"

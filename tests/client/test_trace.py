@@ -7,11 +7,12 @@ import time
 
 import pytest
 
-from kourou.client import ClientError, Message, Producer
+from kourou.client import ClientError, Producer
 from kourou.client import trace as trace_module
 from kourou.client.producer import start_tracer
 from kourou.client.trace import TraceBean, TraceContext, Tracer, TraceType
 from kourou.client.transactions import TransactionState
+from kourou.message import Message
 from support.java import java
 from support.reading import read_stored
 from support.servers import mqadmin

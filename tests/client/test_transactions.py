@@ -119,7 +119,7 @@ def test_mistakes_are_told(target):
                 Message(topic, b"x", delay_level=1),
                 Message(topic, b"x", delay_s=1),
                 Message(topic, b"x", delay_s=0.5),
-                Message(topic, b"x", deliver_at=1),
+                Message(topic, b"x", deliver_at=1_700_000_000_000),
             ):
                 with pytest.raises(ClientError, match="cannot be delayed"):
                     await producer.send_in_transaction(delayed, lambda _: COMMIT)

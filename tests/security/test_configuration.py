@@ -32,6 +32,7 @@ KEYS = {
         *BOTH, "brokerConfigPath", "storePathRootDir", "storePathCommitLog", "readOnlyCommitLogStorePaths",
         "storePathDLedgerCommitLog", "storePathEpochFile", "brokerIP1", "brokerIP2", "haMasterAddress",
         "haTlsEnable", "filterServerNums", "authenticationMetadataProvider", "haListenPort",
+        "brokerClusterName", "authenticationStrategy", "authorizationStrategy", "messageStorePlugIn",
     ),
     "name server": (*BOTH, "configStorePath", "kvConfigPath", "clusterName", "controllerStorePath"),
 }  # fmt: skip

@@ -1,11 +1,13 @@
 """Topics and groups that are deleted and made again under load, and what must hold of them.
 
 One topic lives several lives: messages are sent, the topic is deleted, the next send makes it again. In some
-of them a group commits an offset, and is deleted with its offsets before the topic is.
+of them a group commits an offset, and is deleted with its offsets before the topic is. In a fifth of the
+seeds a delayed message waits when its topic is deleted.
 
 What must hold in the end, at the master and at its slave:
 - of the last life, every message that was acknowledged is there;
-- of the lives before, no message that was acknowledged is: a deletion that was answered stays;
+- of the lives before, no message that was acknowledged is, nor one that waited: a deletion that was answered
+  stays;
 - a group that was deleted, and has committed nothing since, has no offset.
 """
 
@@ -40,6 +42,7 @@ class Lives:
 
     def __init__(self, seed: int, broker_name: str, cuts_that_lose: Callable[[], int]) -> None:
         self._chance = random.Random(f"lives {seed}")
+        self._has_late = seed % 10 in (6, 8)  # the others are the runs that they were
         self._broker_name = broker_name
         self._cuts_that_lose = cuts_that_lose  # power cuts that what was acknowledged may not survive
         self.model = Model()  # what is promised there is of this life
@@ -60,6 +63,9 @@ class Lives:
                 await asyncio.sleep(self._chance.expovariate(8))
                 if self._is_over():
                     return
+            late = f"life{life}-late"
+            if self._has_late:
+                await self._send_late(producer, late)
             if has_group:
                 code, deleted = RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteSubscriptionGroup(GROUP, True)
                 self._is_group_deleted = await self._until_answered(ask, code, deleted)
@@ -67,7 +73,7 @@ class Lives:
             sent = dict(self.model.promised)
             self.model.promised.clear()
             if await self._until_answered(ask, RequestCode.DELETE_TOPIC_IN_BROKER, TopicName(TOPIC)):
-                self._deleted.update(sent)
+                self._deleted.update((*sent, late))
                 self.deletions += 1
                 life += 1
             if self._chance.random() < 0.5:
@@ -90,6 +96,12 @@ class Lives:
             self.model.promised[name] = place.physical_offset
             if cuts != self._cuts_that_lose():
                 self.model.lost_with_power.add(name)  # the answer was still under way when the power went
+
+    async def _send_late(self, producer: Producer, name: str) -> None:
+        """A message that comes when its topic may be gone: it is promised only that it goes with it."""
+        self.model.bodies[name] = f"{name} ".encode()
+        with contextlib.suppress(KourouError):
+            await producer.send(Message(TOPIC, self.model.bodies[name], delay_level=1), timeout_s=4.0)
 
     async def _make_group(self, ask: Ask) -> None:
         """Make it and have it commit. Where that is refused there is nothing that could come back."""

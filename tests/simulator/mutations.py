@@ -296,6 +296,11 @@ PLANTED: dict[str, Planted] = {
         ),
         0,
     ),
+    "deletion-late": Planted(
+        "delayed messages of a deleted topic come to the one that is made again",
+        ((ConsumeQueueStore, "was_deleted", _nothing),),
+        8,
+    ),
     "deleted-group": Planted(
         "offsets of a deleted group are deleted later", ((Broker, "settle", _settles_the_first),), 141
     ),

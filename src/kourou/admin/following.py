@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator
 from kourou.admin.link import AdminError, Link
 from kourou.admin.messages import TOOLS_GROUP
 from kourou.admin.offsets import Offsets
-from kourou.client.consumer import build_subscription
+from kourou.client.background import Background
 from kourou.client.core import NoRouteError, RefusedError
 from kourou.client.pulling import Puller, PullStatus
 from kourou.client.received import ReceivedMessage
 from kourou.client.routes import TopicRoute
+from kourou.client.subscriptions import build_subscription
 from kourou.errors import KourouError
 from kourou.remoting.codes import ResponseCode
 from kourou.remoting.lenient_json import MessageQueue
@@ -51,19 +52,20 @@ class _Follower:
         self._offsets = Offsets(link)
         self._puller = Puller(link.core, TOOLS_GROUP, tell_subscription=True)
         self._found: asyncio.Queue[ReceivedMessage | KourouError] = asyncio.Queue(WAITING)
-        self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._watch: asyncio.Task[None] | None = None
+        self._queues: set[MessageQueue] = set()  # that are read
+        self._background = Background()
+        self._watches = False
 
     async def add_queues(self, *, is_first: bool) -> None:
         """Read the queues that are not read yet; those that come later from their beginning."""
         route = await (self._first_route() if is_first else self._link.core.fetch_route(self._topic))
-        for queue in sorted(set(route.read_queues) - self._tasks.keys()):
+        for queue in sorted(set(route.read_queues) - self._queues):
             offset = await self._start(queue) if is_first else 0
-            self._tasks[queue] = asyncio.get_running_loop().create_task(
-                self._read(queue, offset, self._wanted)
-            )
-        if self._watch is None:
-            self._watch = asyncio.get_running_loop().create_task(self._watch_route())
+            self._queues.add(queue)
+            self._background.start(self._read(queue, offset, self._wanted), f"reading {queue}")
+        if not self._watches:
+            self._watches = True
+            self._background.start(self._watch_route(), f"watching the route of {self._topic}")
 
     async def _first_route(self) -> TopicRoute:
         """Where the topic is; one that a message has just made is not known at once."""
@@ -124,7 +126,4 @@ class _Follower:
 
     async def close(self) -> None:
         """Read no more."""
-        tasks = [*self._tasks.values(), *([self._watch] if self._watch is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.close()

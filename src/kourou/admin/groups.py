@@ -18,7 +18,7 @@ from kourou.admin.model import (
     SubscriptionOfGroup,
     version_name,
 )
-from kourou.client.core import RefusedError
+from kourou.client.core import NoRouteError, RefusedError
 from kourou.errors import KourouError
 from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
 from kourou.remoting import lenient_json
@@ -78,6 +78,17 @@ class Groups:
             for name, address in brokers.items()
             if address and group in found[address]
         }
+
+    async def require(self, group: str) -> None:
+        """Raises AdminError where there is no such group: no broker has it, nor its retry topic."""
+        with contextlib.suppress(NoRouteError):
+            await self._link.topic_brokers(RETRY_PREFIX + group)
+            return
+        if not await self.config(group):
+            raise AdminError(
+                f"there is no group {group}: `kourou admin group list` has those that there are, and "
+                f"`kourou admin group create {group}` makes it"
+            )
 
     # Changes
 

@@ -139,7 +139,12 @@ class Link:
                 if info.master is None:
                     raise AdminError(f"broker {broker} has no master now: name a slave by its address")
                 return info.master
-        raise AdminError(f"no broker {broker} is known at the name server: `kourou admin cluster list`")
+        raise _no_broker(broker)
+
+    async def require_broker(self, name: str) -> None:
+        """Raises AdminError where the name server knows no broker of this name."""
+        if all(info.broker_name != name for info in await self.brokers()):
+            raise _no_broker(name)
 
     async def topic_brokers(self, topic: str) -> dict[str, str]:
         """Name -> address of the brokers that have a topic: of their masters, else of a slave."""
@@ -159,6 +164,10 @@ class Link:
                 except NoRouteError:
                     continue
         return {info.broker_name: info.master for info in await self.brokers() if info.master is not None}
+
+
+def _no_broker(name: str) -> AdminError:
+    return AdminError(f"no broker {name} is known at the name server: `kourou admin cluster list`")
 
 
 def _refused(address: str, code: RequestCode, answer: RemotingCommand) -> RefusedError:

@@ -13,13 +13,13 @@ from kourou.admin.model import ConsumeQueueEntries, DirectResult, MessageTrack, 
 from kourou.admin.offsets import Offsets
 from kourou.admin.topics import Topics
 from kourou.admin.traces import read_traces
-from kourou.client.consumer import build_subscription
 from kourou.client.core import RefusedError
 from kourou.client.namespace import TRACE_TOPIC
 from kourou.client.producer import Producer
 from kourou.client.pulling import Puller, PullStatus
 from kourou.client.receipts import SendReceipt
 from kourou.client.received import MessageBatch, ReceivedMessage
+from kourou.client.subscriptions import build_subscription
 from kourou.errors import KourouError
 from kourou.message import Message
 from kourou.message import properties as names

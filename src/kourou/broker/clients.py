@@ -390,7 +390,8 @@ class Clients:
         self.check_owner(client_id, user)
         if self._ids.get(connection) == client_id:
             return
-        self._unbind(connection)
+        if connection in self._ids:
+            self.connection_lost(connection)  # whoever it was before is gone, and leaves nothing to the next
         self._ids[connection] = client_id
         self._owners.setdefault(client_id, _Owner(user)).connections.add(connection)
 

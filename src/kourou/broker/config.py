@@ -33,12 +33,14 @@ _FORBIDDEN = frozenset(
     {*_HIDDEN, "rocketmqHome", "configBlackList", *AUTH_KEYS}
 )  # whatever the black list says
 
-# What a store that is open, and sockets that listen, cannot take another value of
+# What a store that is open, and sockets that listen, cannot take another value of; and the cluster, for
+# whoever may administer the one that is named here may administer this broker
 _AT_START_ONLY = (
     "bindAddress", "brokerIP1", "listenPort", "storePathRootDir", "storePathCommitLog",
     "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "mapperFileSizeBatchConsumeQueue",
     "mappedFileSizeConsumeQueueExt", "enableConsumeQueueExt", "maxHashSlotNum", "maxIndexNum",
     "transientStorePoolEnable", "transientStorePoolSize", "enableLmq", "haListenPort", "brokerId",
+    "brokerClusterName",
     "metricsExporterType", "metricsPromExporterPort", "metricsPromExporterHost", "metricsLabel",
     "metricsInDelta", "metricsOtelCardinalityLimit",
 )  # fmt: skip

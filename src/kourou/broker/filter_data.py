@@ -13,7 +13,7 @@ of messages that come are made with it, so that they are of use to the consumers
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +82,9 @@ class ConsumerFilters:
         self._clock = clock
         self.bloom = bloom
         self._clean_time_span_ms = clean_time_span_ms
+        # A time that no message says which was stored before, though the clock may have been set back since
+        self.latest_ms: Callable[[], int] = clock.now_ms
+        self._newest_ms = 0  # of the messages that have a bit map
         self._by_topic: dict[str, dict[str, FilterData]] = {}  # topic -> group -> data
         self._count = 0
         self.dirty = False
@@ -148,7 +151,7 @@ class ConsumerFilters:
             sql,
             subscription.sub_version,
             self.bloom.data_of(group, topic),
-            self._clock.now_ms(),
+            max(self.latest_ms(), self._newest_ms),
         )
         log.info("new filter: %s", data)
         self._add(self._by_topic, data)
@@ -199,6 +202,7 @@ class ConsumerFilters:
         if not groups:
             return None
         mask, properties = 0, request.properties
+        self._newest_ms = max(self._newest_ms, request.store_timestamp)
         for data in groups.values():
             if data.sql.matches(properties):
                 mask |= data.bloom.mask

@@ -16,7 +16,7 @@ messages that are no more. This broker after a crash, and a slave that was sent 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -258,14 +258,10 @@ class ConsumerOffsets:
                     log.info("offsets of %s are forgotten: %s", key, table.pop(key))
                     self.dirty = True
 
-    def take(
-        self, table: Table, lmq_table: dict[str, int], version: DataVersion, groups: Container[str]
-    ) -> None:
-        """Take the offsets of a master. Those that it does not have stay, unless their group is none of its
-        groups: it was deleted with its offsets."""
-        kept = {key: queues for key, queues in self.table.items() if key.partition(SEPARATOR)[2] in groups}
-        self.table = kept | table
-        self.lmq_table.update(lmq_table)
+    def take(self, table: Table, lmq_table: dict[str, int], version: DataVersion) -> None:
+        """Take the offsets of a master. Those that it does not have go: their group or topic was deleted, and
+        may have been made again since."""
+        self.table, self.lmq_table = table, lmq_table
         self.data_version = version
         self.dirty = True
 

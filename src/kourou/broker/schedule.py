@@ -130,7 +130,7 @@ class DelayService:
             if left_ms(entry.tags_code, entry.physical_offset, delay_ms) > 0:
                 return
             message = store.look_message(entry.physical_offset)
-            if message is not None:
+            if message is not None and not store.queues.was_deleted(message):
                 yield entry.queue_offset, message
 
     def _delivered_to(self, topic: str, queue_id: int) -> set[_Identity]:
@@ -206,6 +206,9 @@ class DelayService:
         queue_id = found.properties.get(names.REAL_QUEUE_ID, "")
         if not topic or not queue_id.isdecimal():
             log.error("a delayed message at %d has no topic to go to and is left out", physical_offset)
+            return True
+        if self._broker.store.queues.was_deleted(found):
+            log.info("a delayed message at %d goes with its topic %s", physical_offset, topic)
             return True
         message = InnerMessage(
             topic, int(queue_id), found.body, found.properties_raw, found.properties, found.sys_flag,

@@ -172,6 +172,7 @@ class Broker:
         self.offsets.forget_deleted(deleted_at, None if recovery.clean else recovery.start_offset)
         self.offsets.log_offset = lambda: self.store.commit_log.files.max_wrote if deleted_at else None
         self.store.on_topic_deleted = self.forget_topic
+        self.filters.latest_ms = self._latest_ms
         if not recovery.clean and self.slave is None:
             self._restore_topics(recovery.start_offset)
         self.store.start()
@@ -471,6 +472,11 @@ class Broker:
     def _groups_changed(self, changed: set[str]) -> None:
         self.puller.configure()
         self._spawn(self.settle("subscriptionGroup.json"))
+
+    def _latest_ms(self) -> int:
+        """The latest time that a message may say which is there: by the clock here, or that of a master."""
+        store = self.store
+        return max(store.look_at_clock().latest_ms, store.checkpoint.dispatched_msg_timestamp)
 
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: groups that consumed it begin anew with the one that is made again."""

@@ -189,9 +189,12 @@ class SlaveService:
     async def _take_offsets(self) -> None:
         """Give the master what it has not heard of, then take what it has."""
         value = await self._ask_json(RequestCode.GET_ALL_CONSUMER_OFFSET)
-        table = table_of(value["offsetTable"])
         gone = deleted_after(self._broker.store.queues.deleted_at, log_offset_of(value))
-        table = {key: queues for key, queues in table.items() if key.partition(SEPARATOR)[0] not in gone}
+
+        def is_there(key: str) -> bool:
+            return key.partition(SEPARATOR)[0] not in gone
+
+        table = {key: queues for key, queues in table_of(value["offsetTable"]).items() if is_there(key)}
         for key, queue_id, offset in self.offsets.newer_than(table):
             topic, _, group = key.partition(SEPARATOR)
             fields = UpdateConsumerOffset(group, topic, queue_id, offset).fields()
@@ -202,9 +205,10 @@ class SlaveService:
             else:
                 self.offsets.forget(key, queue_id)
             table.setdefault(key, {})[queue_id] = offset
-        lmq_table = {key: int(offset) for key, offset in (value.get("lmqOffsetTable") or {}).items()}
+        found = value.get("lmqOffsetTable") or {}
+        lmq_table = {key: int(offset) for key, offset in found.items() if is_there(key)}
         version = DataVersion.from_json(value.get("dataVersion") or {})
-        self._broker.offsets.take(table, lmq_table, version, self._broker.groups.groups)
+        self._broker.offsets.take(table, lmq_table, version)
 
     async def _take_timer_metrics(self) -> None:
         metrics = self._broker.timers.metrics

@@ -122,10 +122,15 @@ def user_delete(
     yes: Yes = False,
 ) -> None:
     """Forget a user, and what it was allowed."""
+    from kourou.admin import AdminError
+
     confirm(f"Forget user {name}?", yes)
 
     async def work(admin: Admin) -> list[str]:
-        return await admin.access.delete_user(await admin.link.targets(cluster, broker), name)
+        targets = await admin.link.targets(cluster, broker)
+        if not any((await admin.link.each(targets, lambda one: admin.access.user(one, name))).values()):
+            raise AdminError(f"there is no user {name}: `kourou admin user list` has those that there are")
+        return await admin.access.delete_user(targets, name)
 
     said(f"{name} is forgotten at {', '.join(run(namesrv, work))}")
 

@@ -16,6 +16,7 @@ from kourou.cli.admin_run import (
     Namesrv,
     Yes,
     confirm,
+    group_exists,
     pairs,
     run,
     said,
@@ -109,6 +110,7 @@ def delete(
     addresses = run(
         namesrv,
         lambda admin: admin.groups.delete(group, broker=broker, cluster=cluster, clean_offset=clean_offset),
+        check=group_exists(group),
     )
     said(f"{group} is deleted from {', '.join(addresses)}")
 
@@ -152,7 +154,11 @@ def progress(
         }
         show(run(namesrv, lambda admin: admin.groups.summaries()), columns, as_json=json)
         return
-    found = run(namesrv, lambda admin: admin.groups.progress(group, topic, with_clients=clients))
+    found = run(
+        namesrv,
+        lambda admin: admin.groups.progress(group, topic, with_clients=clients),
+        check=group_exists(group),
+    )
     columns = {
         "topic": "topic",
         "broker": "broker_name",
@@ -176,7 +182,9 @@ def connections(
     """Show the clients of a group, and what they subscribe to."""
     from kourou.cli.output import as_plain
 
-    found = run(namesrv, lambda admin: admin.groups.connections(group, broker=broker))
+    found = run(
+        namesrv, lambda admin: admin.groups.connections(group, broker=broker), check=group_exists(group)
+    )
     if json:
         print_json(as_plain(found))
         return
@@ -207,7 +215,7 @@ def status(
             return await admin.groups.status(group, with_stack=stack)
         return {client: await admin.groups.running_info(group, client, with_stack=stack)}
 
-    found = run(namesrv, work)
+    found = run(namesrv, work, check=group_exists(group))
     if json:
         print_json(found)
         return
@@ -242,6 +250,7 @@ def mode(
         lambda admin: admin.groups.set_consume_mode(
             topic, group, how.upper(), pop_share_queues=pop_queues, broker=broker, cluster=cluster
         ),
+        check=group_exists(group),
     )
     said(f"{group} takes {topic} with {how.upper()} at {', '.join(addresses)}")
 

@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from kourou.cli.admin_run import DEFAULT_NAMESRV, AsJson, Namesrv, Yes, confirm, pairs, run, said
+from kourou.cli.admin_run import (
+    DEFAULT_NAMESRV,
+    AsJson,
+    Namesrv,
+    Yes,
+    broker_exists,
+    confirm,
+    pairs,
+    run,
+    said,
+)
 from kourou.cli.output import print_json_lines, print_table
 
 app = typer.Typer(name="namesrv", no_args_is_help=True, help="Name servers.")
@@ -80,7 +90,11 @@ def kv_put(
 def kv_delete(namespace: Namespace, key: Key, namesrv: Namesrv = DEFAULT_NAMESRV, yes: Yes = False) -> None:
     """Forget a value."""
     confirm(f"Forget {key} of {namespace}?", yes)
-    run(namesrv, lambda admin: admin.name_servers.delete_kv(namespace, key))
+    run(
+        namesrv,
+        lambda admin: admin.name_servers.delete_kv(namespace, key),
+        check=lambda admin: admin.name_servers.get_kv(namespace, key),
+    )
     said(f"{namespace} {key} is forgotten")
 
 
@@ -90,13 +104,15 @@ def wipe_write(
 ) -> None:
     """Have nothing sent to a broker any more, before it is stopped."""
     confirm(f"Have nothing sent to {broker} any more?", yes)
-    _print_counts(run(namesrv, lambda admin: admin.name_servers.wipe_write(broker)), json)
+    counts = run(namesrv, lambda admin: admin.name_servers.wipe_write(broker), check=broker_exists(broker))
+    _print_counts(counts, json)
 
 
 @app.command("add-write")
 def add_write(broker: BrokerName, namesrv: Namesrv = DEFAULT_NAMESRV, json: AsJson = False) -> None:
     """Have a broker sent to again."""
-    _print_counts(run(namesrv, lambda admin: admin.name_servers.add_write(broker)), json)
+    counts = run(namesrv, lambda admin: admin.name_servers.add_write(broker), check=broker_exists(broker))
+    _print_counts(counts, json)
 
 
 def _print_counts(counts: dict[str, int], json: bool) -> None:

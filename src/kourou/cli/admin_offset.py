@@ -14,6 +14,7 @@ from kourou.cli.admin_run import (
     TopicArgument,
     Yes,
     confirm,
+    group_exists,
     run,
     said,
 )
@@ -57,7 +58,11 @@ def reset(
         when_ms = parse_time(to)
     where = to if when_ms <= 0 else show_time(when_ms)
     confirm(f"Let group {group} go on at {where} in {topic}?", yes)
-    changes = run(namesrv, lambda admin: admin.offsets.reset(group, topic, when_ms, force=not only_back))
+    changes = run(
+        namesrv,
+        lambda admin: admin.offsets.reset(group, topic, when_ms, force=not only_back),
+        check=group_exists(group),
+    )
     show(changes, _COLUMNS, as_json=json)
 
 
@@ -71,7 +76,8 @@ def skip(
 ) -> None:
     """Let a group go on behind the last message: what has piled up is not consumed."""
     confirm(f"Skip all messages of {topic} that group {group} has not consumed?", yes)
-    show(run(namesrv, lambda admin: admin.offsets.skip(group, topic)), _COLUMNS, as_json=json)
+    changes = run(namesrv, lambda admin: admin.offsets.skip(group, topic), check=group_exists(group))
+    show(changes, _COLUMNS, as_json=json)
 
 
 @app.command()
@@ -87,7 +93,7 @@ def clone(
 ) -> None:
     """Let a group go on where another one is."""
     confirm(f"Let group {target} go on where {source} is, in {topic or 'all its topics'}?", yes)
-    found = run(namesrv, lambda admin: admin.offsets.clone(source, target, topic))
+    found = run(namesrv, lambda admin: admin.offsets.clone(source, target, topic), check=group_exists(source))
     if json:
         print_json_lines({**queue.to_json(), "offset": offset} for queue, offset in found.items())
     else:
@@ -108,5 +114,9 @@ def set_(
 ) -> None:
     """Let a group go on at an offset of one queue."""
     confirm(f"Let group {group} go on at {offset} in queue {queue} of {topic} at {broker}?", yes)
-    run(namesrv, lambda admin: admin.offsets.set(group, topic, broker, queue, offset))
+    run(
+        namesrv,
+        lambda admin: admin.offsets.set(group, topic, broker, queue, offset),
+        check=group_exists(group),
+    )
     said(f"{group} goes on at {offset} in queue {queue} of {topic} at {broker}")

@@ -48,8 +48,11 @@ BrokerArgument = Annotated[str, typer.Argument(metavar="BROKER", help="A broker:
 _T = TypeVar("_T")
 
 
-def run(namesrv: str, work: Callable[[Admin], Awaitable[_T]]) -> _T:
-    """The result of some work with a cluster."""
+Check = Callable[["Admin"], Awaitable[object]]
+
+
+def run(namesrv: str, work: Callable[[Admin], Awaitable[_T]], *, check: Check | None = None) -> _T:
+    """The result of some work with a cluster; before it, `check` raises where there is nothing to work on."""
     import asyncio
 
     from kourou.admin import Admin
@@ -57,10 +60,27 @@ def run(namesrv: str, work: Callable[[Admin], Awaitable[_T]]) -> _T:
 
     async def main() -> _T:
         async with Admin(namesrv, tls=client_tls(), credentials=credentials()) as admin:
+            if check is not None:
+                await check(admin)
             return await work(admin)
 
     with quiet_log("kourou.client"):  # what matters of it is in the error
         return asyncio.run(main())
+
+
+def group_exists(group: str) -> Check:
+    """A check that there is such a group: brokers answer for any name, as of one that never consumed."""
+    return lambda admin: admin.groups.require(group)
+
+
+def topic_exists(topic: str) -> Check:
+    """A check that there is such a topic."""
+    return lambda admin: admin.link.topic_brokers(topic)
+
+
+def broker_exists(name: str) -> Check:
+    """A check that there is a broker of this name."""
+    return lambda admin: admin.link.require_broker(name)
 
 
 def credentials() -> Credentials | None:

@@ -17,6 +17,7 @@ from kourou.cli.admin_run import (
     confirm,
     run,
     said,
+    topic_exists,
 )
 from kourou.cli.output import as_plain, print_json, print_json_lines, print_table, show
 
@@ -152,7 +153,9 @@ def delete(
 ) -> None:
     """Delete a topic with its queues and offsets from a cluster."""
     confirm(f"Delete topic {topic} and its messages from {cluster}?", yes)
-    addresses = run(namesrv, lambda admin: admin.topics.delete(topic, cluster=cluster))
+    addresses = run(
+        namesrv, lambda admin: admin.topics.delete(topic, cluster=cluster), check=topic_exists(topic)
+    )
     said(f"{topic} is deleted from {', '.join(addresses)} and from the name servers")
 
 
@@ -230,6 +233,7 @@ def order(
 
     async def work(admin: Admin) -> str:
         if remove:
+            await admin.name_servers.get_kv(ORDER_TOPIC_CONFIG, topic)  # raises where there is none
             await admin.name_servers.delete_kv(ORDER_TOPIC_CONFIG, topic)
             return ""
         if value is not None:

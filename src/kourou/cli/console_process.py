@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import socket
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,10 +20,21 @@ STOP_TIMEOUT_S = 10.0
 class ConsoleProcess:
     """The console of a cluster. `port` is None where none is wanted, and 0 for a free one."""
 
-    def __init__(self, namesrv: str, port: int | None, log_file: Path) -> None:
+    def __init__(
+        self,
+        namesrv: str,
+        port: int | None,
+        log_file: Path,
+        *,
+        stores: Sequence[Path] = (),
+        jobs: Path | None = None,
+    ) -> None:
         self._namesrv = namesrv
         self._port = port
         self._log_file = log_file
+        self._places = [part for store in stores for part in ("--store", str(store))]
+        if jobs is not None:
+            self._places += ["--jobs", str(jobs)]
         self._starting: asyncio.Task[asyncio.subprocess.Process] | None = None
 
     def start(self) -> str | None:
@@ -44,7 +56,7 @@ class ConsoleProcess:
             # the parent, and it with that, however the parent ends.
             return await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "kourou", "console", "--namesrv", self._namesrv, "--host", HOST,
-                "--port", str(port), "--while-stdin",
+                "--port", str(port), "--while-stdin", *self._places,
                 stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 

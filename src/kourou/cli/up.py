@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import signal
 import sys
 import time
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kourou.cli.admin_run import pairs
 from kourou.cli.console_process import ConsoleProcess
 from kourou.cli.serve import load_tls, run, set_up_logging, settle_memory, stop_event
 from kourou.errors import KourouError
+from kourou.properties_file import parse_properties
 
 if TYPE_CHECKING:
     import asyncio
@@ -23,51 +26,138 @@ PORT_STEP = 10  # between the ports of brokers, each of which takes three
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 
+# Keys that follow from the options, for each broker others
+_OWN_KEYS = {
+    "brokerName": "brokers are broker-0, broker-1, …",
+    "brokerId": "slaves come with --slaves",
+    "brokerIP1": "give --host",
+    "brokerIP2": "give --host",
+    "bindAddress": "give --host",
+    "listenPort": "give --broker-port",
+    "haListenPort": "it is one more than --broker-port",
+    "namesrvAddr": "the name server is that of `up`, at --port",
+    "storePathRootDir": "give --dir",
+}
+
+
+# What the documentation shows, and a new broker has not. `--set` has the last word.
+DEFAULTS = {"enablePropertyFilter": "true", "recallMessageEnable": "true"}
+
+_CLUSTER = "The cluster"
+_PLACES = "Addresses and ports"
+_CONSOLE = "The web console"
+
 
 def up(
     directory: Annotated[
-        Path, typer.Option("--dir", "-d", help="Where everything is kept, between runs too.")
+        Path,
+        typer.Option(
+            "--dir", "-d", help="Where everything is kept, between runs too.", rich_help_panel=_CLUSTER
+        ),
     ] = Path("kourou-data"),
     brokers: Annotated[
         int,
-        typer.Option(min=1, max=64, help="How many brokers; several run as processes of their own."),
+        typer.Option(
+            min=1,
+            max=64,
+            help="How many brokers; several run as processes of their own.",
+            rich_help_panel=_CLUSTER,
+        ),
     ] = 1,
     slaves: Annotated[
         int,
         typer.Option(
-            min=0, max=8, help="How many slaves each broker has, with a copy of its messages on their own."
+            min=0,
+            max=8,
+            help="How many slaves each broker has, with a copy of its messages on their own.",
+            rich_help_panel=_CLUSTER,
         ),
     ] = 0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A key of broker.conf, for all brokers; again for more.",
+            show_default=False,
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
     host: Annotated[
         str,
         typer.Option(
             help="The address to listen on and to tell clients. The default is for this machine alone; for"
-            " others, give one that they can reach."
+            " others, give one that they can reach.",
+            rich_help_panel=_PLACES,
         ),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The name server's port; 0: a free port.")
+        int,
+        typer.Option(
+            min=0, max=65535, help="The name server's port; 0: a free port.", rich_help_panel=_PLACES
+        ),
     ] = 9876,
     broker_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The first broker's port; 0: free ports.")
+        int,
+        typer.Option(
+            min=0, max=65535, help="The first broker's port; 0: free ports.", rich_help_panel=_PLACES
+        ),
     ] = 10911,
     console: Annotated[
-        bool, typer.Option("--console/--no-console", help="Serve the web console too, if it is installed.")
+        bool,
+        typer.Option(
+            "--console/--no-console",
+            help="Serve the web console too, if it is installed.",
+            rich_help_panel=_CONSOLE,
+        ),
     ] = True,
     console_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port of the console, on 127.0.0.1; 0: a free port.")
+        int,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="The port of the console, on 127.0.0.1; 0: a free port.",
+            rich_help_panel=_CONSOLE,
+        ),
     ] = 8088,
 ) -> None:
-    """Run a whole RocketMQ on this machine, until Ctrl-C.
+    """Run a whole RocketMQ on this machine, until Ctrl-C or SIGTERM.
 
-    Clients of any language find it at the name server's address. Topics are made when they are first sent to.
+    Clients of any language find it at the name server's address. Topics are made when they are first sent to;
+    SQL filters and the recall of timer messages are on. The console may look into the stores of all brokers,
+    and run Spark jobs that write to DIR/jobs.
+
+    \b
+    Examples: in ./kourou-data; two brokers with a slave each; other limits; for a container or other machines
+      kourou up
+      kourou up --brokers 2 --slaves 1 --dir /data/mq
+      kourou up --set maxMessageSize=8388608 --set autoCreateTopicEnable=false
+      kourou up --host 192.0.2.7 --no-console
     """
     last_port = broker_port + (brokers * (slaves + 1) - 1) * PORT_STEP
     if broker_port and last_port > MAX_PORT:
         raise KourouError(f"--broker-port {broker_port}: the last broker would listen on port {last_port}")
+    more = {**DEFAULTS, **_check_settings(pairs(settings or []))}
     directory = directory.absolute()
     set_up_logging(directory / "logs" / "kourou.log")
-    run(_up(directory, brokers, slaves, host, port, broker_port, console_port if console else None))
+    run(_up(directory, brokers, slaves, host, port, broker_port, console_port if console else None, more))
+
+
+def _check_settings(settings: dict[str, str]) -> dict[str, str]:
+    """What --set gives. Raises where it is a key that `up` decides, or that no broker has."""
+    if not settings:
+        return settings
+    from kourou.auth.config import KEYS as AUTH_KEYS
+    from kourou.broker import BrokerConfig
+
+    for key in settings.keys() & _OWN_KEYS.keys():
+        raise KourouError(f"--set {key}: {_OWN_KEYS[key]}")
+    config = BrokerConfig.from_properties(settings)
+    known = parse_properties(config.to_text()).keys() - config.others.keys() | AUTH_KEYS
+    for key in config.others.keys() - known:
+        near = difflib.get_close_matches(key, known, 1)
+        raise KourouError(f"--set {key}: no broker has this key{f'; is it {near[0]}?' if near else ''}")
+    return settings
 
 
 async def _up(
@@ -78,6 +168,7 @@ async def _up(
     port: int,
     broker_port: int,
     console_port: int | None,
+    settings: dict[str, str],
 ) -> None:
     from kourou.namesrv import NameServer, NameServerConfig
 
@@ -101,11 +192,17 @@ async def _up(
         ) from error
     namesrv = f"{host}:{name_server.port}"
     properties = [
-        _properties(directory, number, broker_id, brokers, host, broker_port, namesrv)
+        settings | _properties(directory, number, broker_id, brokers, host, broker_port, namesrv)
         for broker_id in range(slaves + 1)
         for number in range(brokers)
     ]
-    console = ConsoleProcess(namesrv, console_port, directory / "logs" / "console.log")
+    console = ConsoleProcess(
+        namesrv,
+        console_port,
+        directory / "logs" / "console.log",
+        stores=[Path(values["storePathRootDir"]) for values in properties],
+        jobs=directory / "jobs",
+    )
     try:
         serve = _serve_here if len(properties) == 1 else _serve_processes
         await serve(properties, stop, _Announcement(started, directory, namesrv, console))

@@ -12,10 +12,11 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from kourou.client.background import Background, notify
 from kourou.client.core import ClientCore, ClientError, NoRouteError, RefusedError
 from kourou.client.offsets import Offsets
 from kourou.client.process_queue import ProcessQueue
@@ -95,35 +96,47 @@ class Assignment:
         self._young_until = 0.0
         self._wanted = asyncio.Event()
         self._rebalancing = asyncio.Lock()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._background = Background()
+        self._readers = Background()  # pulls, and the last words of queues that are left
 
     # Life
+
+    async def find_routes(self, timeout_s: float | None) -> None:
+        """Wait until the name servers know all topics; after the timeout, raise why they do not.
+
+        Without a timeout nothing is waited for: the topics are read whenever they are there.
+        """
+        deadline = asyncio.get_running_loop().time() + (timeout_s or 0.0)
+        for topic in self.subscriptions:
+            try:
+                if timeout_s is None or topic.startswith(RETRY_PREFIX):
+                    await self._core.fetch_route(topic)
+                else:
+                    await self._core.wait_for_route(topic, deadline, timeout_s)
+            except KourouError as error:
+                if timeout_s is None:
+                    log.info("group %s has no route of %s yet: %s", self.group, topic, error)
+                elif not topic.startswith(RETRY_PREFIX):  # which the brokers make when they hear of the group
+                    raise
 
     async def start(self) -> None:
         """Take queues, and go on doing so."""
         self._young_until = time.monotonic() + YOUNG_S
-        for subscription in self.subscriptions.values():
-            try:
-                await self._core.fetch_route(subscription.topic)
-            except KourouError as error:
-                if not subscription.topic.startswith(RETRY_PREFIX):
-                    log.warning("group %s has no route yet: %s", self.group, error)
         await self._core.send_heartbeats()
         is_balanced = await self.rebalance()
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._rebalance_on(is_balanced))]
+        self._background.start(self._rebalance_on(is_balanced), f"sharing the queues of group {self.group}")
         if self._locks:
-            self._tasks.append(loop.create_task(self._core.every(LOCK_INTERVAL_S, self._renew_locks)))
+            renewing = self._core.every(LOCK_INTERVAL_S, self._renew_locks)
+            self._background.start(renewing, f"renewing the locks of group {self.group}")
 
     async def stop(self) -> None:
         """Let go of all queues; what is consumed of them is kept."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.close()
         async with self._rebalancing:
             for queue in list(self.queues.values()):
                 self.drop(queue)
             await asyncio.gather(*self._leaving.values(), return_exceptions=True)
+        await self._readers.close()
 
     @property
     def _locks(self) -> bool:
@@ -145,7 +158,7 @@ class Assignment:
             try:
                 is_balanced = await self.rebalance()
             except Exception:
-                log.exception("group %s: the queues were not shared anew; it is tried again", self.group)
+                self._warn("", "group %s: the queues were not shared anew; it is tried again", trace=True)
                 is_balanced = False
 
     async def rebalance(self) -> bool:
@@ -157,10 +170,10 @@ class Assignment:
                     is_balanced &= await self._rebalance_topic(topic)
                 except NoRouteError as error:
                     if not topic.startswith(RETRY_PREFIX):
-                        log.warning("group %s reads nothing of %s: %s", self.group, topic, error)
+                        self._warn(topic, "group %s reads nothing of %s: %s", topic, error)
                     is_balanced = False
                 except KourouError as error:
-                    log.warning("group %s: the queues of %s stay as they are: %s", self.group, topic, error)
+                    self._warn(topic, "group %s: the queues of %s stay as they are: %s", topic, error)
                     is_balanced = False
             for queue in list(self.queues.values()):
                 if queue.queue.topic not in self.subscriptions:
@@ -217,15 +230,14 @@ class Assignment:
         results = await asyncio.gather(*(self._add(queue) for queue in ready), return_exceptions=True)
         for queue, result in zip(ready, results):
             if isinstance(result, KourouError):
-                log.warning("group %s does not read %s yet: %s", self.group, queue, result)
+                self._warn(queue, "group %s does not read %s yet: %s", queue, result)
             elif result is not None:
                 raise result
         now = [queue for queue in self.queues if queue.topic == topic]
         if before != set(now):
             log.info("group %s reads %d queues of %s", self.group, len(now), topic)
             await self._tell_brokers(topic)
-            if self._on_change is not None:
-                self._on_change(topic, now)
+            notify(self._on_change, topic, now)
         return set(now) == set(wanted)
 
     async def _tell_brokers(self, topic: str) -> None:
@@ -242,7 +254,7 @@ class Assignment:
         added = ProcessQueue(queue, position, exclusive=self.options.is_orderly, locked=self._locks)
         added.is_paused = self._is_paused
         self.queues[queue] = added
-        self._pulls[queue] = asyncio.get_running_loop().create_task(self._pull_on(added))
+        self._pulls[queue] = self._start_pulling(added)
 
     async def start_position(self, queue: MessageQueue) -> int:
         """Where a queue is read from: the offset that is kept, or where a new group begins."""
@@ -291,8 +303,8 @@ class Assignment:
             pull.cancel()
         commit_offset = queue.commit_offset  # before what waits is thrown away
         queue.drop()
-        task = asyncio.get_running_loop().create_task(self._leave(queue, pull, commit_offset, has_lock))
-        self._leaving[name] = task
+        leave = self._leave(queue, pull, commit_offset, has_lock)
+        task = self._leaving[name] = self._readers.start(leave, f"leaving {name}")
         task.add_done_callback(lambda _: self._leaving.pop(name, None))
 
     async def _leave(
@@ -331,7 +343,7 @@ class Assignment:
             try:
                 answer = await self._core.ask(address, RequestCode.LOCK_BATCH_MQ, None, body)
             except KourouError as error:
-                log.warning("group %s got no locks at %s: %s", self.group, address, error)
+                self._warn(address, "group %s got no locks at %s: %s", address, error)
                 continue
             found = lenient_json.loads(answer.body or b"{}").get("lockOKMQSet") or []
             locked |= {MessageQueue.from_json(value) for value in found}
@@ -369,7 +381,14 @@ class Assignment:
                 self.drop(queue, has_lock=False)
                 self.want_rebalance()
 
+    def _warn(self, about: Hashable, text: str, *args: object, trace: bool = False) -> None:
+        """Warn, of the group first; where it comes again and again, at growing intervals."""
+        self._core.warnings.warn(log, (self.group, about), text, self.group, *args, trace=trace)
+
     # Pulls
+
+    def _start_pulling(self, queue: ProcessQueue) -> asyncio.Task[None]:
+        return self._readers.start(self._pull_on(queue), f"pulling {queue.queue}")
 
     async def _pull_on(self, queue: ProcessQueue) -> None:
         """Pull as long as the queue is ours and there is room for what comes."""
@@ -380,12 +399,14 @@ class Assignment:
             try:
                 await self._pull_once(queue)
                 pause_s = PULL_PAUSE_FIRST_S
-            except (KourouError, KeyError, ValueError) as error:
+            except Exception as error:
                 if isinstance(error, RefusedError) and error.code in _UNKNOWN_SUBSCRIPTION:
                     log.info("%s: the subscription is told again: %s", queue.queue, error)
                     await self._core.send_heartbeats()
                 else:
-                    log.warning("%s is pulled again in %.1f s: %s", queue.queue, pause_s, error)
+                    text = "group %s pulls %s again in %.1f s: %s"
+                    is_bug = not isinstance(error, KourouError)
+                    self._warn(queue.queue, text, queue.queue, pause_s, error, trace=is_bug)
                 await asyncio.sleep(pause_s)
                 if isinstance(error, ConnectionLostError):
                     await self._core.refresh_routes()  # a slave may have what the master had
@@ -471,7 +492,7 @@ class Assignment:
         pull = self._pulls.get(queue.queue)
         if pull is not None:
             pull.cancel()
-            self._pulls[queue.queue] = asyncio.get_running_loop().create_task(self._pull_on(queue))
+            self._pulls[queue.queue] = self._start_pulling(queue)
 
     def _move(self, queue: ProcessQueue, offset: int) -> None:
         queue.seek(offset)

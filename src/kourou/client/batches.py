@@ -48,6 +48,8 @@ def batch_ids(messages: Sequence[Message]) -> str:
 
 
 def _check(first: Message, message: Message) -> None:
+    if not isinstance(message, Message):
+        raise ClientError(f"a batch is of Messages, not {message!r}")
     if message.topic != first.topic:
         raise ClientError(f"a batch has one topic: {first.topic}, {message.topic}")
     if message.topic.startswith(RETRY_PREFIX):

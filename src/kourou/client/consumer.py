@@ -24,26 +24,27 @@ import contextlib
 import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
 from typing import Any, Self
 
 from kourou.client.assignment import Assignment, ReadOptions
+from kourou.client.background import Background, notify
 from kourou.client.consumer_requests import answer_brokers
-from kourou.client.consumer_stats import ConsumerStats
+from kourou.client.consumer_stats import ConsumeEvent, ConsumerStats
 from kourou.client.core import ClientCore, ClientError, local_ip, make_client_id
 from kourou.client.namespace import TRACE_TOPIC, wrap
 from kourou.client.offsets import LocalOffsets, Offsets, RemoteOffsets, local_offsets_path
+from kourou.client.options import ConsumerOptions, takes
 from kourou.client.process_queue import Delivery, Inbox, ProcessQueue
 from kourou.client.producer import Producer, start_tracer
 from kourou.client.pulling import Puller
 from kourou.client.received import MessageBatch, ReceivedMessage, ReconsumeLater
-from kourou.client.strategies import AVERAGE, Strategy
+from kourou.client.signals import stop_on_signals
+from kourou.client.subscriptions import Sql as Sql
+from kourou.client.subscriptions import as_subscriptions, build_subscription
 from kourou.client.trace import Tracer, after_consume, of_consume
-from kourou.client.validators import check_group
+from kourou.client.validators import check_delay_level
 from kourou.errors import KourouError
 from kourou.message import Message
 from kourou.message import properties as names
@@ -53,9 +54,7 @@ from kourou.remoting.codes import RequestCode
 from kourou.remoting.headers import ConsumerSendMsgBack
 from kourou.remoting.heartbeat import BROADCASTING, CLUSTERING, CONSUME_PASSIVELY, ConsumerData
 from kourou.remoting.lenient_json import MessageQueue
-from kourou.remoting.signing import Credentials
-from kourou.remoting.subscription import SQL92, TAG, SubscriptionData
-from kourou.remoting.tls import TlsConfig
+from kourou.remoting.subscription import TAG, SubscriptionData
 
 log = logging.getLogger(__name__)
 
@@ -69,116 +68,57 @@ TIMED_OUT_LEVEL = 3  # the delay of a message whose handler does not come to an 
 Handler = Callable[[Any], Awaitable[object] | object]
 
 
-class Sql(str):
-    """A subscription by an SQL92 expression over properties: `subscribe={"orders": Sql("amount > 10")}`."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumeEvent:
-    """What became of messages that were given to the handler, for metrics."""
-
-    queue: MessageQueue
-    count: int
-    seconds: float
-    is_success: bool
-
-
 class Consumer:
-    """Reads the topics that a group subscribes to.
+    """Reads the topics that a group subscribes to. Its options are those of ConsumerOptions."""
 
-    subscribe: topics, each with the tags that are wanted ("*", "paid || refunded") or an Sql expression.
-    broadcast: every client has every message; what it consumed is remembered in a file of its own.
-    consume_from: where a group that has no offsets yet begins: "first", "last" or a datetime.
-    concurrency: how many calls of the handler are under way at once. Handlers that are no coroutines run in
-        as many threads.
-    batch_size: with more than one, the handler is given a list of up to this many messages.
-    trace: whether what the handler does is traced, and in which topic if it is not the usual one.
-    on_consume, on_rebalance: told of each call of the handler, and of the queues that are read of a topic.
-    """
-
-    def __init__(
-        self,
-        namesrv: str,
-        *,
-        group: str,
-        subscribe: str | Sequence[str] | Mapping[str, str],
-        broadcast: bool = False,
-        orderly: bool = False,
-        consume_from: str | datetime = "last",
-        concurrency: int = 20,
-        batch_size: int = 1,
-        max_reconsume_times: int | None = None,
-        consume_timeout_s: float = 15 * 60.0,
-        suspend_s: float = 1.0,
-        strategy: Strategy = AVERAGE,
-        pull_batch_size: int = 32,
-        max_cached_messages: int = 1000,
-        max_cached_bytes: int = 100 * 1024 * 1024,
-        max_span: int = 2000,
-        close_timeout_s: float = 10.0,
-        offsets_directory: str | Path | None = None,
-        namespace: str | None = None,
-        instance: str | None = None,
-        ip: str | None = None,
-        tls: TlsConfig | None = None,
-        credentials: Credentials | None = None,
-        trace: bool | str = False,
-        on_consume: Callable[[ConsumeEvent], None] | None = None,
-        on_rebalance: Callable[[str, list[MessageQueue]], None] | None = None,
-    ) -> None:
-        check_group(group)
-        self.namespace = namespace
-        self.group = wrap(namespace, group)
-        self.orderly = orderly
-        self.broadcast = broadcast
-        self.consume_from = consume_from
-        self.concurrency = concurrency
+    @takes(ConsumerOptions)
+    def __init__(self, options: ConsumerOptions) -> None:
+        self.options = options
+        self.namespace = namespace = options.namespace
+        self.group = wrap(namespace, options.group)
         self.started_ms = 0
-        self._batch_size = batch_size
-        self._max_reconsume_times = max_reconsume_times
-        self._consume_timeout_s = consume_timeout_s
-        self._suspend_s = suspend_s
-        self._close_timeout_s = close_timeout_s
-        self._on_consume = on_consume
-        self._trace_topic = (TRACE_TOPIC if trace is True else trace) or None
+        self._trace_topic = (TRACE_TOPIC if options.trace is True else options.trace) or None
         self._tracer: Tracer | None = None
         self._handler: Handler | None = None
         self._threads: ThreadPoolExecutor | None = None
-        self._workers: set[asyncio.Task[None]] = set()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._workers: list[asyncio.Task[None]] = []
+        self._background = Background()
         self._given: list[Delivery] = []  # consumed when the next is asked for
         self._inbox = Inbox()
-        self._closed = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._is_closed = False
+        self._forget_signals: Callable[[], None] | None = None
         self.stats = ConsumerStats()
         # The offsets of a broadcast are found again by the client's id: it must stay the same.
-        instance = instance or ("DEFAULT" if broadcast else None)
-        client_id = make_client_id(ip or local_ip(), instance)
-        self.core = ClientCore(namesrv, client_id=client_id, tls=tls, credentials=credentials)
-        self.core.consumers[self.group] = self.heartbeat
-        options = ReadOptions(
-            consume_from, pull_batch_size, max_cached_messages, max_cached_bytes, max_span, broadcast, orderly
+        instance = options.instance or ("DEFAULT" if options.broadcast else None)
+        client_id = make_client_id(options.ip or local_ip(), instance)
+        self.core = ClientCore(
+            options.namesrv, client_id=client_id, tls=options.tls, credentials=options.credentials
         )
+        self.core.consumers[self.group] = self.heartbeat
         offsets: Offsets
-        if broadcast:
-            offsets = LocalOffsets(local_offsets_path(offsets_directory, self.core.client_id, self.group))
+        if options.broadcast:
+            path = local_offsets_path(options.offsets_directory, self.core.client_id, self.group)
+            offsets = LocalOffsets(path)
         else:
             offsets = RemoteOffsets(self.core, self.group)
         self.assignment = Assignment(
             self.core,
             self.group,
             offsets,
-            options,
+            ReadOptions(
+                options.consume_from, options.pull_batch_size, options.max_cached_messages,
+                options.max_cached_bytes, options.max_span, options.broadcast, options.orderly,
+            ),
             puller=Puller(self.core, self.group, tell_subscription=False, namespace=namespace),
-            strategy=strategy,
+            strategy=options.strategy,
             on_messages=self._inbox.offer,
-            on_change=on_rebalance,
-        )
-        for topic, expression in as_subscriptions(subscribe).items():
+            on_change=options.on_rebalance,
+        )  # fmt: skip
+        for topic, expression in as_subscriptions(options.subscribe).items():
             name = wrap(namespace, topic)
             self.assignment.subscriptions[name] = build_subscription(name, expression)
-        if not broadcast:
+        if not options.broadcast:
             name = RETRY_PREFIX + self.group
             self.assignment.subscriptions[name] = build_subscription(name, "*")
         self._producer = Producer(group="CLIENT_INNER_PRODUCER", core=self.core)
@@ -190,8 +130,8 @@ class Consumer:
         return ConsumerData(
             self.group,
             CONSUME_PASSIVELY,
-            BROADCASTING if self.broadcast else CLUSTERING,
-            where.get(str(self.consume_from), "CONSUME_FROM_TIMESTAMP"),
+            BROADCASTING if self.options.broadcast else CLUSTERING,
+            where.get(str(self.options.consume_from), "CONSUME_FROM_TIMESTAMP"),
             tuple(self.assignment.subscriptions.values()),
         )
 
@@ -201,17 +141,19 @@ class Consumer:
         await self.core.__aenter__()
         await self._producer.__aenter__()
         try:
-            self.started_ms = time.time_ns() // 1_000_000
+            if self.options.stop_on_signals:
+                self._forget_signals = stop_on_signals(asyncio.get_running_loop(), self.stop)
+            await self.assignment.find_routes(self.options.start_timeout_s)
             await self._check_expressions()
+            self.started_ms = time.time_ns() // 1_000_000
             await self.assignment.start()
         except BaseException:
-            await self.core.__aexit__()
+            await self.close()
             raise
-        loop = asyncio.get_running_loop()
-        self._tasks = [
-            loop.create_task(self.core.every(PERSIST_INTERVAL_S, self.assignment.offsets.persist)),
-            loop.create_task(self.core.every(TIMEOUT_CHECK_S, self._send_back_timed_out)),
-        ]
+        persist = self.core.every(PERSIST_INTERVAL_S, self.assignment.offsets.persist)
+        self._background.start(persist, f"keeping the offsets of group {self.group}")
+        check = self.core.every(TIMEOUT_CHECK_S, self._send_back_timed_out)
+        self._background.start(check, f"looking for slow handlers of group {self.group}")
         if self._trace_topic is not None:
             self._tracer = await start_tracer(self.core, self.group, "CONSUME", self._trace_topic)
         if self._handler is not None:
@@ -221,23 +163,30 @@ class Consumer:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def stop(self) -> None:
+        """Give nothing more out: `run` returns, `async for` ends. Then close, or leave the `async with`."""
+        self._stopped.set()
+        self._inbox.close()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing more is given out, after `stop`, `close` or a signal."""
+        return self._stopped.is_set()
+
     async def close(self) -> None:
         """Stop: what is being handled may end, what is consumed is kept, queues are left to others."""
-        if self._closed.is_set():
+        if self._is_closed:
             return
-        self._closed.set()
-        self._inbox.close()
-        for task in self._tasks:
-            task.cancel()
+        self._is_closed = True
+        self.stop()
+        if self._forget_signals is not None:
+            self._forget_signals()
         if self._workers:
-            _, late = await asyncio.wait(self._workers, timeout=self._close_timeout_s)
-            for worker in late:
-                worker.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.wait(self._workers, timeout=self.options.close_timeout_s)
+        await self._background.close()
         self._given.clear()
         for queue in self.assignment.queues.values():
-            if queue.oldest is not None and self.orderly:
+            if queue.oldest is not None and self.options.orderly:
                 queue.idle.set()  # nobody works on it any more
         await self.assignment.stop()
         if self._tracer is not None:
@@ -248,10 +197,11 @@ class Consumer:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def run(self) -> None:
-        """Have the handler called until the consumer is closed."""
+        """Have the handler called until the consumer is stopped or closed, or a signal comes
+        (`stop_on_signals`)."""
         if self._handler is None:
             raise ClientError("there is no handler: give one with @consumer.handler before run()")
-        await self._closed.wait()
+        await self._stopped.wait()
 
     async def _check_expressions(self) -> None:
         """Have a broker look at SQL92 expressions before anything begins: its error says what is wrong."""
@@ -277,6 +227,8 @@ class Consumer:
 
     def handler(self, function: Handler) -> Handler:
         """Have this function called with each message (or with lists of them, see batch_size)."""
+        if not callable(function):
+            raise ClientError(f"a handler is a function, not {function!r}")
         if self._handler is not None:
             raise ClientError("a consumer has one handler")
         self._handler = function
@@ -291,31 +243,34 @@ class Consumer:
 
     def _start_workers(self) -> None:
         if not inspect.iscoroutinefunction(self._handler):
-            self._threads = ThreadPoolExecutor(self.concurrency, "kourou-consumer")
-        loop = asyncio.get_running_loop()
-        self._workers = {loop.create_task(self._work()) for _ in range(self.concurrency)}
+            self._threads = ThreadPoolExecutor(self.options.concurrency, "kourou-consumer")
+        name = f"a worker of group {self.group}"
+        self._workers = [self._background.start(self._work(), name) for _ in range(self.options.concurrency)]
 
     async def _work(self) -> None:
         while (queue := await self._inbox.wait()) is not None:
-            delivery = queue.take(self._batch_size)
+            delivery = queue.take(self.options.batch_size)
             self._inbox.offer(queue)
             if delivery is None:
                 self.assignment.consumed(queue)
-            else:
+                continue
+            try:
                 await self._handle(delivery)
+            except Exception:  # the messages are sent back when their time is over
+                log.exception("messages of %s were not handled", delivery.queue.queue)
 
     async def _handle(self, delivery: Delivery) -> None:
         """Call the handler until its messages are consumed, sent back, or somebody else's."""
-        while not (delivery.queue.is_dropped and not self.orderly):
+        while not (delivery.queue.is_dropped and not self.options.orderly):
             failure = await self.call_handler(delivery.messages)
             if failure is None:
                 return self._done(delivery)
-            if self.orderly:
+            if self.options.orderly:
                 return await self._suspend(delivery)
             level = failure.delay_level if isinstance(failure, ReconsumeLater) else 0
             if not delivery.counts or delivery.queue.is_dropped:
                 return None
-            if self.broadcast:
+            if self.options.broadcast:
                 log.error("%d messages of %s are dropped: a broadcast has no retries", len(delivery.messages),
                           delivery.queue.queue)  # fmt: skip
                 return self._done(delivery)
@@ -323,7 +278,7 @@ class Consumer:
             if not left:
                 return self._done(delivery)
             await asyncio.sleep(SEND_BACK_PAUSE_S)
-            if self._closed.is_set():
+            if self.is_stopped:
                 return None
             for message in left:
                 message.reconsume_times += 1
@@ -333,7 +288,7 @@ class Consumer:
     async def call_handler(self, messages: list[ReceivedMessage]) -> Exception | None:
         """Call the handler; what it raised."""
         assert self._handler is not None
-        given: Any = messages if self._batch_size > 1 else messages[0]
+        given: Any = messages if self.options.batch_size > 1 else messages[0]
         started = time.perf_counter()
         failure: Exception | None = None
         trace = of_consume(messages, self.group) if self._tracer is not None else None
@@ -354,15 +309,15 @@ class Consumer:
             log.exception("the handler of group %s failed on %s", self.group, messages[0].message_id)
         seconds = time.perf_counter() - started
         if self._tracer is not None and trace is not None:
-            self._tracer.record(after_consume(trace, seconds, failure, self._consume_timeout_s))
+            self._tracer.record(after_consume(trace, seconds, failure, self.options.consume_timeout_s))
         self.stats.consumed(messages[0].topic, len(messages), seconds, failure is None)
-        if self._on_consume is not None:
-            self._on_consume(ConsumeEvent(messages[0].queue, len(messages), seconds, failure is None))
+        event = ConsumeEvent(messages[0].queue, len(messages), seconds, failure is None)
+        notify(self.options.on_consume, event)
         return failure
 
     async def _suspend(self, delivery: Delivery) -> None:
         """In order: the queue waits, and begins with the same messages again, a number of times."""
-        most = ENDLESS if self._max_reconsume_times is None else self._max_reconsume_times
+        most = ENDLESS if self.options.max_reconsume_times is None else self.options.max_reconsume_times
         left = []
         for message in delivery.messages:
             if message.reconsume_times < most or not await self._try_produce_again(message, most):
@@ -371,7 +326,7 @@ class Consumer:
         if not left:
             return self._done(delivery)
         delivery.messages = left
-        await asyncio.sleep(self._suspend_s)
+        await asyncio.sleep(self.options.suspend_s)
         delivery.queue.give_back(delivery)
         self._inbox.offer(delivery.queue)
         return None
@@ -386,7 +341,8 @@ class Consumer:
 
     async def reconsume_later(self, message: ReceivedMessage, delay_level: int = 0) -> None:
         """Send a message back to its broker: the group has it again later, or, with -1, as a dead letter."""
-        times = self._max_reconsume_times
+        check_delay_level(delay_level, least=-1)
+        times = self.options.max_reconsume_times
         header = ConsumerSendMsgBack(
             message.physical_offset,
             self.group,
@@ -405,7 +361,7 @@ class Consumer:
             await self.reconsume_later(message, delay_level)
         except KourouError as error:
             log.warning("%s was not taken back, it is sent anew: %s", message.message_id, error)
-            times = self._max_reconsume_times
+            times = self.options.max_reconsume_times
             return await self._try_produce_again(message, DEFAULT_RECONSUME_TIMES if times is None else times)
         return True
 
@@ -428,11 +384,11 @@ class Consumer:
 
     async def _send_back_timed_out(self) -> None:
         """Messages whose handler does not come to an end are sent back, so that their queue can go on."""
-        if self.orderly or self.broadcast or self._handler is None:
+        if self.options.orderly or self.options.broadcast or self._handler is None:
             return
         for queue in list(self.assignment.queues.values()):
             while (oldest := queue.oldest) is not None and oldest.counts:
-                if time.monotonic() - oldest.started_at < self._consume_timeout_s:
+                if time.monotonic() - oldest.started_at < self.options.consume_timeout_s:
                     break
                 log.warning("%d messages of %s took too long", len(oldest.messages), queue.queue)
                 for message in oldest.messages:
@@ -551,18 +507,3 @@ class Consumer:
     def queues(self) -> list[MessageQueue]:
         """The queues that this client reads now."""
         return sorted(self.assignment.queues)
-
-
-def build_subscription(topic: str, expression: str) -> SubscriptionData:
-    """A subscription as of now, by tags or by an Sql expression."""
-    kind = SQL92 if isinstance(expression, Sql) else TAG
-    return SubscriptionData.build(topic, str(expression), kind, time.time_ns() // 1_000_000)
-
-
-def as_subscriptions(subscribe: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    """Topics and the expressions that they are subscribed with."""
-    if isinstance(subscribe, str):
-        return {subscribe: "*"}
-    if isinstance(subscribe, Mapping):
-        return dict(subscribe)
-    return dict.fromkeys(subscribe, "*")

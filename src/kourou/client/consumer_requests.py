@@ -3,12 +3,12 @@ at other offsets, say what you do, consume this message now."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from kourou.client.received import MessageBatch, ReconsumeLater
@@ -47,7 +47,6 @@ def answer_brokers(consumer: Consumer) -> None:
 class _Answers:
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
-        self._under_way: set[asyncio.Task[None]] = set()
 
     def _is_ours(self, group: str) -> bool:
         return group == self._consumer.group
@@ -102,8 +101,8 @@ class _Answers:
                 "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
                 "PROP_CLIENT_VERSION": f"V{VERSION}",
                 "PROP_CONSUMER_START_TIMESTAMP": str(consumer.started_ms),
-                "PROP_THREADPOOL_CORE_SIZE": str(consumer.concurrency),
-                "PROP_CONSUMEORDERLY": str(consumer.orderly).lower(),
+                "PROP_THREADPOOL_CORE_SIZE": str(consumer.options.concurrency),
+                "PROP_CONSUMEORDERLY": str(consumer.options.orderly).lower(),
             },
             "subscriptionSet": [subscription.to_json() for subscription in subscriptions.values()],
             "mqTable": {name: _queue_info(queue) for name, queue in consumer.assignment.queues.items()},
@@ -135,7 +134,7 @@ class _Answers:
         except Exception as error:
             failure = error
         result: dict[str, Any] = {
-            "order": self._consumer.orderly,
+            "order": self._consumer.options.orderly,
             "autoCommit": True,
             "consumeResult": _result_of(failure),
             "remark": None if failure is None else f"{type(failure).__name__}: {failure}",
@@ -143,10 +142,8 @@ class _Answers:
         }
         connection.send(request.response(body=lenient_json.dumps(result)))
 
-    def _later(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+    def _later(self, work: Coroutine[Any, Any, object]) -> None:
+        self._consumer.core.background.start(work, f"a broker's request to group {self._consumer.group}")
 
 
 def _result_of(failure: Exception | None) -> str:

@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+
+from kourou.remoting.lenient_json import MessageQueue
 
 WINDOW_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeEvent:
+    """What became of messages that were given to the handler, for metrics."""
+
+    queue: MessageQueue
+    count: int
+    seconds: float
+    is_success: bool
 
 
 class _Minute:

@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Self
 
+from kourou.client.background import Background
+from kourou.client.repeated import RepeatedWarnings
 from kourou.client.routes import MASTER_ID, TopicRoute
 from kourou.errors import KourouError
 from kourou.remoting import lenient_json
@@ -35,6 +37,8 @@ ROUTE_INTERVAL_S = 30.0
 HEARTBEAT_INTERVAL_S = 30.0
 GREET_AGAIN_S = 1.0  # after a connection was lost; it doubles
 CALL_TIMEOUT_S = 3.0
+ROUTE_PAUSE_FIRST_S = 0.1  # between tries to find a topic; it doubles
+ROUTE_PAUSE_MOST_S = 1.0
 DEFAULT_TOPIC = "TBW102"  # whose route stands in for that of a topic that is made by its first message
 
 
@@ -77,6 +81,10 @@ class ClientCore:
         self.name_servers = [part.strip() for part in namesrv.replace(",", ";").split(";") if part.strip()]
         if not self.name_servers:
             raise ClientError("no name server was given: it is an address, or several joined by ';'")
+        for address in self.name_servers:
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+                raise ClientError(f"{address!r} is no address of a name server: it is host:port")
         self.client_id = client_id
         self.producer_groups: set[str] = set()
         self.consumers: dict[str, Callable[[], ConsumerData]] = {}
@@ -89,22 +97,21 @@ class ClientCore:
         self._greeted: set[str] = set()  # addresses that had a heartbeat on the connection that stands
         self._missing: dict[str, asyncio.Task[None]] = {}  # addresses that are to be greeted again
         self._is_closing = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self.background = Background()
+        self.warnings = RepeatedWarnings()
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        self._tasks = [
-            loop.create_task(self.every(ROUTE_INTERVAL_S, self.refresh_routes)),
-            loop.create_task(self.every(HEARTBEAT_INTERVAL_S, self.send_heartbeats)),
-        ]
+        self.background.start(self.every(ROUTE_INTERVAL_S, self.refresh_routes), "fetching routes")
+        self.background.start(self.every(HEARTBEAT_INTERVAL_S, self.send_heartbeats), "sending heartbeats")
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._is_closing = True
-        tasks = [*self._tasks, *self._fetching.values(), *self._missing.values()]
-        for task in tasks:
+        await self.background.close()
+        fetching = list(self._fetching.values())
+        for task in fetching:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*fetching, return_exceptions=True)
         await self._unregister()
         await self._remoting.close()
 
@@ -115,7 +122,9 @@ class ClientCore:
             try:
                 await work()
             except Exception:
-                log.exception("a task of client %s failed; it is tried again", self.client_id)
+                self.warnings.warn(
+                    log, work, "a task of client %s failed; it is tried again", self.client_id, trace=True
+                )
 
     def add_handler(self, code: int, handler: Handler) -> None:
         """Have a request of a broker's answered."""
@@ -195,13 +204,34 @@ class ClientCore:
         route = self._routes[topic] = TopicRoute.decode(topic, answer.body)
         return route
 
+    async def wait_for_route(self, topic: str, deadline: float, timeout_s: float) -> None:
+        """Fetch the route of a topic, again and again until the deadline; then raise why there is none."""
+        loop = asyncio.get_running_loop()
+        failure: KourouError | None = None
+        pause_s = ROUTE_PAUSE_FIRST_S
+        while True:
+            try:
+                await self.fetch_route(topic)
+                return
+            except KourouError as error:
+                # The first of a kind has the cause. Those that follow only say that it was tried just now.
+                if type(error) is not type(failure):
+                    failure = error
+            assert failure is not None
+            if loop.time() + pause_s > deadline:
+                failure.args = (f"{failure} (gave up after {timeout_s:g} s: start_timeout_s)",)
+                raise failure
+            self.warnings.warn(log, topic, "waiting for topic %s: %s", topic, failure)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, ROUTE_PAUSE_MOST_S)
+
     async def refresh_routes(self) -> None:
         """Fetch the routes that are used again."""
         for topic in list(self._routes):
             try:
                 await self.fetch_route(topic)
             except KourouError as error:
-                log.warning("the route of %s stays as it was: %s", topic, error)
+                self.warnings.warn(log, topic, "the route of %s stays as it was: %s", topic, error)
 
     def broker_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
         """Where a broker of the routes that are used is: this member of it, else its master, else any."""
@@ -250,7 +280,9 @@ class ClientCore:
             return
         if answer.code != ResponseCode.SUCCESS:
             self._greeted.discard(address)
-            log.warning("%s took no heartbeat: %s %s", address, answer.code, answer.remark)
+            self.warnings.warn(
+                log, address, "%s took no heartbeat: %s %s", address, answer.code, answer.remark
+            )
 
     def is_greeted(self, address: str) -> bool:
         """Whether a broker was told who is there, on the connection that stands."""
@@ -264,7 +296,7 @@ class ClientCore:
         was_greeted = address in self._greeted
         self._greeted.discard(address)
         if was_greeted and not self._is_closing and address not in self._missing:
-            task = asyncio.get_running_loop().create_task(self._greet_again(address))
+            task = self.background.start(self._greet_again(address), f"greeting {address} again")
             self._missing[address] = task
             task.add_done_callback(lambda _: self._missing.pop(address, None))
 

@@ -86,7 +86,9 @@ class RemoteOffsets:
         for failure in failures:
             if not isinstance(failure, KourouError):
                 raise failure
-            log.warning("an offset of group %s was not kept: %s", self._group, failure)
+            self._core.warnings.warn(
+                log, self._group, "an offset of group %s was not kept: %s", self._group, failure
+            )
         return not failures
 
     async def _send(self, queue: MessageQueue) -> None:

@@ -12,35 +12,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
-from typing import Self
+from collections.abc import Iterable
+from typing import Self, TypeVar
 
 from kourou.client.batches import batch_ids, frame_of, split_batch
 from kourou.client.core import (
-    DEFAULT_TOPIC,
     ClientCore,
     ClientError,
     NoRouteError,
     local_ip,
     make_client_id,
 )
-from kourou.client.faults import LatencyFaults
 from kourou.client.namespace import TRACE_TOPIC, wrap
+from kourou.client.options import ProducerOptions, check_seconds, takes
 from kourou.client.publication import Publication, Publications, RequestOptions, Select
 from kourou.client.receipts import (
     DEFAULT_REGION,
     SEND_OK,
-    OnSend,
     SendEvent,
     SendReceipt,
     SendRefusedError,
 )
 from kourou.client.received import ReceivedMessage
 from kourou.client.requests import REPLY_TYPE, PendingReply, on_reply
-from kourou.client.sending import RETRY_CODES, Sender
+from kourou.client.sending import Sender
 from kourou.client.trace import Tracer, of_end, of_recall, of_send, trace_group
 from kourou.client.transactions import (
-    Checker,
     Checks,
     Execute,
     TransactionReceipt,
@@ -52,7 +49,7 @@ from kourou.client.validators import check_body, check_group, check_not_delayed,
 from kourou.errors import KourouError
 from kourou.message import Message, decode_offset_message_id, properties, sysflag
 from kourou.message.batch import encode_batch
-from kourou.message.compression import CompressionType, compress
+from kourou.message.compression import compress
 from kourou.message.ids import UniqueIdGenerator
 from kourou.message.properties import java_hash
 from kourou.message.recall import RecallHandle
@@ -61,103 +58,49 @@ from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.headers import EndTransaction, RecallMessage
 from kourou.remoting.lenient_json import MessageQueue
-from kourou.remoting.signing import Credentials
-from kourou.remoting.tls import TlsConfig
 
 log = logging.getLogger(__name__)
 
-DEFAULT_GROUP = "kourou-producer"
-DEFAULT_QUEUES = 4  # of a topic that its first message makes
-COMPRESS_FROM_BYTES = 4096
+_Sent = TypeVar("_Sent", bound=Message)
+
 COMPRESS_IN_THREAD_FROM_BYTES = 64 * 1024  # it takes milliseconds, in which the loop would stand still
-MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 
 
 class Producer:
-    """Sends messages to the topics of a cluster. Use it in an `async with`.
+    """Sends messages to the topics of a cluster. Use it in an `async with`. Its options are those of
+    ProducerOptions."""
 
-    namesrv: addresses of name servers, joined by `;`. With `core`, connections and routes of another client
-        are shared, and it is that client's to close them.
-    group: names who sends, to be told apart in the tools; transactions need one of their own.
-    namespace, instance, unit, unit_mode, ip: as in Java; they become part of names and of the client id.
-    timeout_s: for a message in all, with its `retries`; `timeout_per_try_s` for each but the last.
-    retry_not_stored: whether a message that is stored, but not on all disks and slaves that it should be on,
-        is sent again, to another broker.
-    create_topic_key, default_queues: topic after whose pattern brokers make one that is not there, and with
-        how many queues.
-    latency_fault_tolerance: whether slow brokers are left out for a while.
-    checker: says what became of a transaction when the broker asks.
-    on_send: is told of each try to send; it must be quick, and what it raises is logged only.
-    trace: whether messages are traced, and in which topic if it is not the usual one.
-    """
-
-    def __init__(
-        self,
-        namesrv: str = "",
-        *,
-        group: str = DEFAULT_GROUP,
-        core: ClientCore | None = None,
-        namespace: str | None = None,
-        instance: str | None = None,
-        unit: str | None = None,
-        unit_mode: bool = False,
-        ip: str | None = None,
-        timeout_s: float = 3.0,
-        timeout_per_try_s: float | None = None,
-        retries: int = 2,
-        retry_codes: Collection[int] = RETRY_CODES,
-        retry_not_stored: bool = False,
-        compression: CompressionType = CompressionType.ZLIB,
-        compress_level: int = 5,
-        compress_from_bytes: int = COMPRESS_FROM_BYTES,
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
-        create_topic_key: str = DEFAULT_TOPIC,
-        default_queues: int = DEFAULT_QUEUES,
-        latency_fault_tolerance: bool = False,
-        checker: Checker | None = None,
-        on_send: OnSend | None = None,
-        trace: bool | str = False,
-        tls: TlsConfig | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        self.group = wrap(namespace, group)
+    @takes(ProducerOptions)
+    def __init__(self, options: ProducerOptions) -> None:
+        self.options = options
+        self.group = wrap(options.namespace, options.group)
         check_group(self.group)
-        self._namespace = namespace
-        self._timeout_s = timeout_s
-        self._compression = compression
-        self._compress_level = compress_level
-        self._compress_from = compress_from_bytes
-        self._max_bytes = max_message_bytes
-        self._checker = checker
+        self._namespace = options.namespace
         self._checks: Checks | None = None
-        self._trace_topic = (TRACE_TOPIC if trace is True else trace) or None
+        self._trace_topic = (TRACE_TOPIC if options.trace is True else options.trace) or None
         self._tracer: Tracer | None = None
-        ip = ip or local_ip()
+        ip = options.ip or local_ip()
         self._unique_id = UniqueIdGenerator(ip)
-        self._owns_core = core is None
+        self._owns_core = options.core is None
         self._is_open = not self._owns_core
-        if core is None:
-            client_id = make_client_id(ip, instance) + (f"@{unit}" if unit else "")
-            core = ClientCore(namesrv, client_id=client_id, tls=tls, credentials=credentials)
-        core.producer_groups.add(self.group)
-        core.add_handler(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, on_reply)
-        self.core = core
+        self.core = options.core or ClientCore(
+            options.namesrv,
+            client_id=make_client_id(ip, options.instance) + (f"@{options.unit}" if options.unit else ""),
+            tls=options.tls,
+            credentials=options.credentials,
+        )
+        self.core.producer_groups.add(self.group)
+        self.core.add_handler(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, on_reply)
         self._publications = Publications(
-            core, RequestOptions(self.group, namespace, create_topic_key, default_queues, unit_mode)
-        )
-        self._sender = Sender(
-            core,
-            self._publications,
-            self.group,
-            timeout_s=timeout_s,
-            timeout_per_try_s=timeout_per_try_s,
-            retries=retries,
-            retry_codes=retry_codes,
-            retry_not_stored=retry_not_stored,
-            faults=LatencyFaults() if latency_fault_tolerance else None,
-        )
-        if on_send is not None:
-            self._sender.on_send.append(on_send)
+            self.core,
+            RequestOptions(
+                self.group, options.namespace, options.create_topic_key, options.default_queues,
+                options.unit_mode,
+            ),
+        )  # fmt: skip
+        self._sender = Sender(self.core, self._publications, self.group, options)
+        if options.on_send is not None:
+            self._sender.on_send.append(options.on_send)
 
     # Life
 
@@ -167,16 +110,15 @@ class Producer:
         if self._trace_topic is not None:
             self._tracer = await start_tracer(self.core, self.group, "PRODUCE", self._trace_topic)
             self._sender.on_send.append(self._trace_send)
-        if self._checker is not None:
+        if self.options.checker is not None:
             self._checks = Checks(
-                self.core, self.group, self._namespace, self._checker, self._trace_end_of_check
+                self.core, self.group, self._namespace, self.options.checker, self._trace_end_of_check
             )
         self._is_open = True
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._is_open = False
-        self._sender.close()
         if self._checks is not None:
             await self._checks.close()
         if self._tracer is not None:
@@ -195,10 +137,11 @@ class Producer:
         timeout_s: float | None = None,
     ) -> SendReceipt:
         """Send a message, and wait until the broker has it."""
+        check_seconds("timeout_s", timeout_s)
         select = _selection(message, select, queue)
         body, sys_flag = self._prepare(message)
-        if len(body) >= self._compress_from:
-            body, sys_flag = await self._compress(body), sys_flag | self._compression.sys_flag
+        if len(body) >= self.options.compress_from_bytes:
+            body, sys_flag = await self._compress(body), sys_flag | self.options.compression.sys_flag
         return await self._sender.send(message, _code_of(message), body, sys_flag, select, timeout_s)
 
     async def send_oneway(
@@ -207,8 +150,8 @@ class Producer:
         """Send a message, and do not wait for anything."""
         select = _selection(message, select, queue)
         body, sys_flag = self._prepare(message)
-        if len(body) >= self._compress_from:
-            body, sys_flag = await self._compress(body), sys_flag | self._compression.sys_flag
+        if len(body) >= self.options.compress_from_bytes:
+            body, sys_flag = await self._compress(body), sys_flag | self.options.compression.sys_flag
         await self._sender.send_oneway(message, _code_of(message), body, sys_flag, select)
 
     async def send_batch(
@@ -224,10 +167,13 @@ class Producer:
         With a `queue` all go to that one; else each request goes to the next.
         """
         self._check_open()
+        check_seconds("timeout_s", timeout_s)
+        if isinstance(messages, Message) or not isinstance(messages, Iterable):
+            raise ClientError(f"send_batch takes several messages, not {messages!r}")
         receipts = []
-        for part in split_batch(list(messages), self._max_bytes):
+        for part in split_batch(list(messages), self.options.max_message_bytes):
             for message in part:
-                check_body(message, self._max_bytes)
+                check_body(message, self.options.max_message_bytes)
                 self._mark(message)
             first = part[0]
             chosen = _selection(first, select, queue) if select is not None or queue is not None else None
@@ -241,13 +187,15 @@ class Producer:
         return receipts
 
     async def send_in_transaction(
-        self, message: Message, execute: Execute, *, timeout_s: float | None = None
+        self, message: _Sent, execute: Execute[_Sent], *, timeout_s: float | None = None
     ) -> TransactionReceipt:
         """Send a message that consumers see only if `execute` commits.
 
         `execute` is a plain function or an async one; it is called when the broker has the message. What it
         raises is logged and in the receipt, and the broker will ask the `checker`.
         """
+        if not callable(execute):
+            raise ClientError(f"execute is a function that does the work of a transaction, not {execute!r}")
         check_not_delayed(message, "a message of a transaction")
         message.properties[properties.TRANSACTION_PREPARED] = "true"
         message.properties[properties.PRODUCER_GROUP] = self.group
@@ -272,7 +220,8 @@ class Producer:
         queue: MessageQueue | None = None,
     ) -> ReceivedMessage:
         """Send a request, and wait for the reply; RequestTimeoutError where none comes in time."""
-        timeout_s = timeout_s or self._timeout_s
+        check_seconds("timeout_s", timeout_s)
+        timeout_s = timeout_s or self.options.timeout_s
         deadline = asyncio.get_running_loop().time() + timeout_s
         with PendingReply(message, self.core.client_id, timeout_s) as pending:
             # The reply may come through any broker of the topic: all must know who we are.
@@ -284,6 +233,11 @@ class Producer:
 
     async def recall(self, topic: str, handle: str) -> str:
         """Take back a timer message that was not delivered yet, by the handle of its receipt; its id."""
+        if not isinstance(handle, str) or not handle:
+            raise ClientError(
+                f"{handle!r} is no recall handle: a receipt has one if the message has delay_s or deliver_at "
+                "and the broker keeps timer messages"
+            )
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             raise ClientError(f"messages of topic {topic} cannot be recalled")
         wire_topic = wrap(self._namespace, topic)
@@ -296,7 +250,7 @@ class Producer:
             raise NoRouteError(f"broker {broker_name}, which has the message, is not known for topic {topic}")
         fields = {**RecallMessage(wire_topic, handle, self.group).fields(), "bname": broker_name}
         request = RemotingCommand(RequestCode.RECALL_MESSAGE, fields)
-        answer = await self.core.call(address, request, self._timeout_s)
+        answer = await self.core.call(address, request, self.options.timeout_s)
         is_success = answer.code == ResponseCode.SUCCESS
         if self._tracer is not None:
             region = answer.ext_fields.get(properties.MSG_REGION, DEFAULT_REGION)
@@ -323,15 +277,15 @@ class Producer:
     def _prepare(self, message: Message) -> tuple[bytes | memoryview, int]:
         """Give a message its id; its body, and its system flag."""
         self._check_open()
-        body = check_body(message, self._max_bytes)
+        body = check_body(message, self.options.max_message_bytes)
         self._mark(message)
         is_half = message.properties.get(properties.TRANSACTION_PREPARED) == "true"
         return body, sysflag.TRANSACTION_PREPARED if is_half else 0
 
     async def _compress(self, body: bytes | memoryview) -> bytes:
         if len(body) < COMPRESS_IN_THREAD_FROM_BYTES:
-            return compress(body, self._compression, self._compress_level)
-        return await asyncio.to_thread(compress, body, self._compression, self._compress_level)
+            return compress(body, self.options.compression, self.options.compress_level)
+        return await asyncio.to_thread(compress, body, self.options.compression, self.options.compress_level)
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -390,7 +344,13 @@ def _code_of(message: Message) -> RequestCode:
 
 def _selection(message: Message, select: Select | None, queue: MessageQueue | None) -> Select | None:
     """How the queue of a message is chosen, if not in turn. Hot."""
+    if not isinstance(message, Message):
+        raise ClientError(f"a Message is sent, not {message!r}")
+    if select is not None and not callable(select):
+        raise ClientError(f"select is a function of the queues, not {select!r}")
     if queue is not None:
+        if not isinstance(queue, MessageQueue):
+            raise ClientError(f"queue is a MessageQueue, as `queues` gives them, not {queue!r}")
         if queue.topic != message.topic:
             raise ClientError(f"a message for topic {message.topic} cannot go to a queue of {queue.topic}")
         return lambda queues: queue

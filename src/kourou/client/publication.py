@@ -231,7 +231,14 @@ def _anyone(broker_name: str) -> bool:
 def _dump_properties(message: Message) -> bytes:
     """The property string as JSON. ClientError where a property would become another one, or none."""
     count = len(message.properties)
-    text = "".join([f"{name}\x01{value}\x02" for name, value in message.properties.items()])
+    try:
+        # Every message has an id, so that there is at least one.
+        text = "\x02".join(map("\x01".join, message.properties.items())) + "\x02"
+    except TypeError:
+        raise ClientError(
+            f"properties of a message for topic {message.topic} are str, tags and keys too: "
+            f"{message.properties}"
+        ) from None
     if text.count(NAME_VALUE_SEPARATOR) != count or text.count(PROPERTY_SEPARATOR) != count:
         raise ClientError(
             f"properties of a message for topic {message.topic} must not have U+0001 or U+0002 in them"

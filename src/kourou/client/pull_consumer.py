@@ -13,64 +13,46 @@ only `commit` keeps anything.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Self
 
 from kourou.client.assignment import Assignment, ReadOptions
-from kourou.client.consumer import PERSIST_INTERVAL_S, as_subscriptions, build_subscription
+from kourou.client.background import Background
+from kourou.client.consumer import PERSIST_INTERVAL_S
 from kourou.client.core import ClientCore, ClientError, local_ip, make_client_id
 from kourou.client.namespace import wrap
 from kourou.client.offsets import RemoteOffsets
+from kourou.client.options import PullConsumerOptions, check_queues, check_seconds, takes
 from kourou.client.process_queue import Delivery, Inbox, ProcessQueue
 from kourou.client.pulling import Puller
 from kourou.client.received import ReceivedMessage
-from kourou.client.strategies import AVERAGE, Strategy
-from kourou.client.validators import check_group
+from kourou.client.signals import stop_on_signals
+from kourou.client.subscriptions import as_subscriptions, build_subscription
+from kourou.client.validators import is_whole
 from kourou.remoting.codes import RequestCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
 from kourou.remoting.heartbeat import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
 from kourou.remoting.lenient_json import MessageQueue
-from kourou.remoting.signing import Credentials
-from kourou.remoting.tls import TlsConfig
 
 
 class PullConsumer:
-    """Reads queues at the caller's pace. The options are those of Consumer."""
+    """Reads queues at the caller's pace. Its options are those of PullConsumerOptions."""
 
-    def __init__(
-        self,
-        namesrv: str,
-        *,
-        group: str,
-        subscribe: str | Sequence[str] | Mapping[str, str] | None = None,
-        assign: Iterable[MessageQueue] | None = None,
-        auto_commit: bool = True,
-        consume_from: str | datetime = "last",
-        strategy: Strategy = AVERAGE,
-        pull_batch_size: int = 32,
-        max_cached_messages: int = 1000,
-        max_cached_bytes: int = 100 * 1024 * 1024,
-        namespace: str | None = None,
-        instance: str | None = None,
-        ip: str | None = None,
-        tls: TlsConfig | None = None,
-        credentials: Credentials | None = None,
-        on_rebalance: Callable[[str, list[MessageQueue]], None] | None = None,
-    ) -> None:
-        check_group(group)
-        if subscribe is not None and assign is not None:
-            raise ClientError("either subscribe, and share the queues of the group, or assign queues")
-        self.namespace = namespace
-        self.group = wrap(namespace, group)
-        self._assigned = None if assign is None else list(assign)
-        self._auto_commit = auto_commit
+    @takes(PullConsumerOptions)
+    def __init__(self, options: PullConsumerOptions) -> None:
+        self.options = options
+        self.namespace = options.namespace
+        self.group = wrap(options.namespace, options.group)
+        self._background = Background()
         self._given: list[Delivery] = []
-        self._tasks: list[asyncio.Task[None]] = []
         self._inbox = Inbox()
-        client_id = make_client_id(ip or local_ip(), instance)
-        self.core = ClientCore(namesrv, client_id=client_id, tls=tls, credentials=credentials)
+        self._forget_signals: Callable[[], None] | None = None
+        client_id = make_client_id(options.ip or local_ip(), options.instance)
+        self.core = ClientCore(
+            options.namesrv, client_id=client_id, tls=options.tls, credentials=options.credentials
+        )
         self.core.consumers[self.group] = self._heartbeat
         self.core.add_handler(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._ids_changed)
         self.assignment = Assignment(
@@ -78,16 +60,16 @@ class PullConsumer:
             self.group,
             RemoteOffsets(self.core, self.group),
             ReadOptions(
-                consume_from, pull_batch_size, max_cached_messages, max_cached_bytes, max_span=1 << 62,
-                is_auto_commit=auto_commit,
+                options.consume_from, options.pull_batch_size, options.max_cached_messages,
+                options.max_cached_bytes, max_span=1 << 62, is_auto_commit=options.auto_commit,
             ),
-            puller=Puller(self.core, self.group, tell_subscription=True, namespace=namespace),
-            strategy=strategy,
+            puller=Puller(self.core, self.group, tell_subscription=True, namespace=options.namespace),
+            strategy=options.strategy,
             on_messages=self._inbox.offer,
-            on_change=on_rebalance,
+            on_change=options.on_rebalance,
         )  # fmt: skip
-        for topic, expression in as_subscriptions(subscribe or {}).items():
-            name = wrap(namespace, topic)
+        for topic, expression in as_subscriptions(options.subscribe or {}).items():
+            name = wrap(options.namespace, topic)
             self.assignment.subscriptions[name] = build_subscription(name, expression)
 
     def _heartbeat(self) -> ConsumerData:
@@ -101,27 +83,39 @@ class PullConsumer:
     async def __aenter__(self) -> Self:
         await self.core.__aenter__()
         try:
-            if self._assigned is None:
+            if self.options.stop_on_signals:
+                self._forget_signals = stop_on_signals(asyncio.get_running_loop(), self.stop)
+            if self.assignment.subscriptions:
+                await self.assignment.find_routes(self.options.start_timeout_s)
                 await self.assignment.start()
             else:
-                await self.assign(self._assigned)
+                await self.assign(self.options.assign or ())
         except BaseException:
-            await self.core.__aexit__()
+            await self.close()
             raise
-        if self._auto_commit:
-            work = self.core.every(PERSIST_INTERVAL_S, self.assignment.offsets.persist)
-            self._tasks.append(asyncio.get_running_loop().create_task(work))
+        if self.options.auto_commit:
+            persist = self.core.every(PERSIST_INTERVAL_S, self.assignment.offsets.persist)
+            self._background.start(persist, f"keeping the offsets of group {self.group}")
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def stop(self) -> None:
+        """Give nothing more out: `poll` returns an empty list. Then close, or leave the `async with`."""
+        self._inbox.close()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing more is given out, after `stop`, `close` or a signal."""
+        return self._inbox.is_closed
+
     async def close(self) -> None:
         """Stop; what was consumed is kept if that is automatic."""
-        self._inbox.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.stop()
+        if self._forget_signals is not None:
+            self._forget_signals()
+        await self._background.close()
         self._given.clear()
         await self.assignment.stop()
         await self.core.__aexit__()
@@ -130,6 +124,9 @@ class PullConsumer:
 
     async def poll(self, timeout_s: float = 5.0, max_messages: int = 32) -> list[ReceivedMessage]:
         """Messages of one queue, or none if nothing came in this time. Queues take turns."""
+        check_seconds("timeout_s", timeout_s or None)  # 0 does not wait
+        if not is_whole(max_messages) or max_messages < 1:
+            raise ClientError(f"max_messages is a whole number from 1 on, not {max_messages!r}")
         self._settle_given()
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
@@ -171,7 +168,7 @@ class PullConsumer:
         if self.assignment.subscriptions:
             raise ClientError("this consumer subscribes: its queues are shared out, and cannot be assigned")
         wanted: dict[str, list[MessageQueue]] = {queue.topic: [] for queue in self.assignment.queues}
-        for queue in queues:
+        for queue in check_queues("assign", queues):
             topic = wrap(self.namespace, queue.topic)
             wanted.setdefault(topic, []).append(queue._replace(topic=topic))
         for topic, chosen in wanted.items():
@@ -181,6 +178,10 @@ class PullConsumer:
                 raise ClientError(f"queues of {topic} cannot be read: {', '.join(map(str, sorted(missing)))}")
 
     def _of(self, queue: MessageQueue) -> ProcessQueue:
+        if not isinstance(queue, MessageQueue):
+            raise ClientError(
+                f"a queue is a MessageQueue, as `queues` and fetch_queues give it, not {queue!r}"
+            )
         found = self.assignment.queues.get(queue._replace(topic=wrap(self.namespace, queue.topic)))
         if found is None:
             raise ClientError(f"{queue} is not read by this consumer now")
@@ -189,6 +190,8 @@ class PullConsumer:
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at an offset of a queue. What was polled before no longer counts."""
         found = self._of(queue)
+        if not is_whole(offset) or offset < 0:
+            raise ClientError(f"an offset is a whole number from 0 on, not {offset!r}")
         self._given = [delivery for delivery in self._given if delivery.queue is not found]
         self.assignment.seek(found, offset)
 
@@ -202,6 +205,8 @@ class PullConsumer:
 
     async def offset_for_timestamp(self, queue: MessageQueue, when: datetime | int) -> int:
         """The offset of the first message that was stored at a time (datetime, or ms) or after it."""
+        if not isinstance(when, datetime) and not is_whole(when):
+            raise ClientError(f"a time is a datetime or whole milliseconds since 1970, not {when!r}")
         when_ms = when if isinstance(when, int) else int(when.timestamp() * 1000)
         return await self.assignment.offset_at(self._of(queue).queue, when_ms)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
 
 from kourou.client.namespace import unwrap
+from kourou.client.validators import check_delay_level
 from kourou.errors import CorruptRecordError
 from kourou.message import properties as names
 from kourou.message import sysflag
@@ -38,6 +39,7 @@ class ReconsumeLater(Exception):
     -1: not at all, they go to the dead-letter topic)."""
 
     def __init__(self, delay_level: int = 0) -> None:
+        check_delay_level(delay_level, least=-1)
         super().__init__(f"to be consumed again, with delay level {delay_level}")
         self.delay_level = delay_level
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Collection
 
+from kourou.client.background import notify
 from kourou.client.core import ClientCore, ClientError
+from kourou.client.delay_levels import DelayLevels
 from kourou.client.faults import LatencyFaults
+from kourou.client.options import ProducerOptions
 from kourou.client.publication import Publications, Select, SendRequest, Target
 from kourou.client.receipts import (
     SEND_OK,
@@ -23,52 +24,22 @@ from kourou.client.receipts import (
 from kourou.errors import KourouError
 from kourou.message import Message, properties
 from kourou.message.topics import RETRY_PREFIX
-from kourou.remoting.codes import RequestCode, ResponseCode
-
-log = logging.getLogger(__name__)
-
-# Answers after which another broker may take the message (DefaultMQProducer.retryResponseCodes)
-RETRY_CODES: frozenset[int] = frozenset(
-    (
-        ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION, ResponseCode.NO_BUYER_ID,
-        ResponseCode.NOT_IN_CURRENT_UNIT,
-    )
-)  # fmt: skip
+from kourou.remoting.codes import RequestCode
 
 
 class Sender:
-    """Sends messages as its options say: `Producer` explains them."""
+    """Sends messages as the options of a producer say."""
 
     def __init__(
-        self,
-        core: ClientCore,
-        publications: Publications,
-        group: str,
-        *,
-        timeout_s: float,
-        timeout_per_try_s: float | None,
-        retries: int,
-        retry_codes: Collection[int],
-        retry_not_stored: bool,
-        faults: LatencyFaults | None,
+        self, core: ClientCore, publications: Publications, group: str, options: ProducerOptions
     ) -> None:
         self._core = core
         self._publications = publications
         self._group = group
-        self._timeout_s = timeout_s
-        self._timeout_per_try_s = timeout_per_try_s
-        self._retries = retries
-        self._retry_codes = retry_codes
-        self._retry_not_stored = retry_not_stored
-        self._faults = faults
-        self._greetings: set[asyncio.Task[None]] = set()
+        self._options = options
+        self._faults = LatencyFaults() if options.latency_fault_tolerance else None
+        self._delay_levels = DelayLevels(core)
         self.on_send: list[OnSend] = []
-
-    def close(self) -> None:
-        """End what is under way beside messages."""
-        for task in self._greetings:
-            task.cancel()
 
     async def send(
         self,
@@ -82,8 +53,8 @@ class Sender:
     ) -> SendReceipt:
         """Send until a broker takes the message, or none is left to try. Hot."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + (timeout_s or self._timeout_s)
-        tries = 1 if select is not None else 1 + self._retries
+        deadline = loop.time() + (timeout_s or self._options.timeout_s)
+        tries = 1 if select is not None else 1 + self._options.retries
         message_id = message_id or message.properties[properties.UNIQ_KEY]
         avoid: str | None = None
         failures: list[KourouError] = []
@@ -104,10 +75,12 @@ class Sender:
             left_s = deadline - started
             if left_s <= 0:
                 break
-            if self._timeout_per_try_s is not None and attempt < tries:
-                left_s = min(left_s, self._timeout_per_try_s)
+            if self._options.timeout_per_try_s is not None and attempt < tries:
+                left_s = min(left_s, self._options.timeout_per_try_s)
             if not self._core.is_greeted(target.address):
                 self._greet(target.address)
+            if properties.DELAY_TIME_LEVEL in message.properties:
+                await self._delay_levels.check(message, target)
             started_ns = time.time_ns() if self.on_send else 0
             try:
                 answer = await self._core.call(
@@ -119,12 +92,12 @@ class Sender:
                         self._faults.record(target.queue.broker_name, loop.time() - started)
                     if self.on_send:
                         self._tell(message, target, attempt, started_ns, receipt)
-                    if receipt.status == SEND_OK or not self._retry_not_stored:
+                    if receipt.status == SEND_OK or not self._options.retry_not_stored:
                         return receipt
                     avoid = target.queue.broker_name
                     continue
                 failure: KourouError = SendRefusedError(target.queue, target.address, answer)
-                may_retry, has_answered = answer.code in self._retry_codes, True
+                may_retry, has_answered = answer.code in self._options.retry_codes, True
             except ClientError:
                 raise  # the message is of no use to any broker
             except KourouError as error:
@@ -158,6 +131,8 @@ class Sender:
         target = publication.next(None, self._faults, False) if select is None else publication.select(select)
         if not self._core.is_greeted(target.address):
             self._greet(target.address)
+        if properties.DELAY_TIME_LEVEL in message.properties:
+            await self._delay_levels.check(message, target)
         started_ns = time.time_ns()
         await self._core.send_oneway(target.address, _make_request(code, target, message, body, sys_flag))
         if self.on_send:
@@ -165,9 +140,7 @@ class Sender:
 
     def _greet(self, address: str) -> None:
         """Tell a broker who we are, beside the message that goes to it: that has no time to wait."""
-        task = asyncio.get_running_loop().create_task(self._core.greet(address))
-        self._greetings.add(task)
-        task.add_done_callback(self._greetings.discard)
+        self._core.background.start(self._core.greet(address), f"greeting {address}")
 
     def _tell(
         self,
@@ -183,10 +156,7 @@ class Sender:
             (time.time_ns() - started_ns) / 1e9, receipt, error,
         )  # fmt: skip
         for on_send in self.on_send:
-            try:
-                on_send(event)
-            except Exception:
-                log.exception("on_send failed")
+            notify(on_send, event)
 
 
 def _make_request(

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Protocol
 
+from kourou.client.background import Background
 from kourou.client.namespace import TRACE_TOPIC, unwrap_any
 from kourou.client.receipts import DEFAULT_REGION, SEND_OK, SendEvent
 from kourou.client.received import ReceivedMessage, ReconsumeLater
@@ -170,7 +171,7 @@ class Tracer:
         self._group = group
         self._waiting: deque[TraceContext] = deque()
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._background = Background()
 
     def record(self, context: TraceContext) -> None:
         """Have a context sent, soon. It never blocks nor raises; where too many wait, it is dropped."""
@@ -185,14 +186,11 @@ class Tracer:
 
     async def start(self) -> None:
         """Send from now on."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._background.start(self._run(), f"sending traces of group {self._group}")
 
     async def stop(self) -> None:
         """Send what waits, if that is soon done, and end."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._background.close()
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await self._flush()

@@ -7,15 +7,15 @@ of it. Where that is not known, or its notice was lost, the broker asks a client
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
+from kourou.client.background import Background
 from kourou.client.core import ClientCore, ClientError
 from kourou.client.namespace import unwrap
 from kourou.client.receipts import SendReceipt
@@ -35,7 +35,8 @@ MAX_CHECKS = 2000
 
 _COMPRESSION = sysflag.COMPRESSED | sysflag.COMPRESSION_MASK
 
-_M = TypeVar("_M", Message, ReceivedMessage)
+_M = TypeVar("_M", bound=Message | ReceivedMessage)
+_Sent = TypeVar("_Sent", bound=Message)
 
 
 class TransactionState(Enum):
@@ -58,7 +59,7 @@ _FLAGS = {
 }
 
 # Plain or async. A plain one is called on the event loop: it must not block.
-Execute = Callable[[Message], TransactionState | Awaitable[TransactionState]]
+Execute = Callable[[_Sent], TransactionState | Awaitable[TransactionState]]
 Checker = Callable[[ReceivedMessage], TransactionState | Awaitable[TransactionState]]
 # Message, address of the broker, state
 OnEnd = Callable[[ReceivedMessage, str, TransactionState], None]
@@ -77,7 +78,7 @@ async def find_state(
 ) -> tuple[TransactionState, Exception | None]:
     """What the work of a caller says of a transaction; UNKNOWN, and why, where it fails."""
     try:
-        state = work(message)
+        state: Any = work(message)
         if inspect.isawaitable(state):
             state = await state
         if state is not None and not isinstance(state, TransactionState):
@@ -104,7 +105,7 @@ class Checks:
         self._namespace = namespace
         self._checker = checker
         self._on_end = on_end
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
         self._core = core
         groups = _checks.setdefault(core, {})
         groups[group] = self
@@ -115,23 +116,19 @@ class Checks:
         groups = _checks.get(self._core, {})
         if groups.get(self._group) is self:
             del groups[self._group]
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.close()
 
     def start(self, connection: Connection, header: CheckTransactionState, message: ReceivedMessage) -> None:
         """Look up a transaction, and tell the broker."""
-        if len(self._tasks) >= MAX_CHECKS:
+        if len(self._background) >= MAX_CHECKS:
             log.warning(
                 "%s transactions of %s are looked up now: %s will be asked for again",
                 MAX_CHECKS, self._group, message.message_id,
             )  # fmt: skip
             return
         message.topic = unwrap(self._namespace, message.topic)
-        task = asyncio.get_running_loop().create_task(self._check(connection, header, message))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        what = f"the check of transaction {message.message_id}"
+        self._background.start(self._check(connection, header, message), what)
 
     async def _check(
         self, connection: Connection, header: CheckTransactionState, message: ReceivedMessage

@@ -1,9 +1,9 @@
-"""Validators: what the names of topics and groups may be, and what a message must have, before anything is
-sent (Validators)."""
+"""Validators: what names, subscriptions and messages must be, before anything is sent (Validators)."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from kourou.client.core import ClientError
 from kourou.client.namespace import BROKER_TOPICS
@@ -20,6 +20,17 @@ DELAYS = (
     properties.DELAY_TIME_LEVEL, properties.TIMER_DELAY_SEC, properties.TIMER_DELAY_MS,
     properties.TIMER_DELIVER_MS,
 )  # fmt: skip
+
+
+def is_whole(value: Any) -> bool:
+    """Whether this is an int. A bool is one in Python, and a mistake in every place where numbers are."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def check_delay_level(level: int, least: int) -> None:
+    """Raises ClientError where this cannot be a delay level. How many there are, only the broker knows."""
+    if not is_whole(level) or level < least:
+        raise ClientError(f"delay_level is a whole number from {least} on, not {level!r}")
 
 
 def check_topic(topic: str) -> None:
@@ -71,6 +82,8 @@ def check_not_delayed(message: Message, what: str) -> None:
 
 
 def _check_name(kind: str, name: str, max_length: int) -> None:
+    if not isinstance(name, str):
+        raise ClientError(f"the name of a {kind} is a str, not {name!r}")
     if not name or name.isspace():
         raise ClientError(f"a {kind} needs a name")
     if len(name) > max_length:

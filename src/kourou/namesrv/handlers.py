@@ -111,12 +111,13 @@ def broker_heartbeat(context: Context, connection: Connection, request: Remoting
 
 
 def query_data_version(context: Context, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-    """Whether a broker has other topics than it registered; asking is a sign of life."""
+    """Whether a broker has other topics than it registered; asking is a sign of life, of who may give one."""
     cluster, address = _required(request, "clusterName"), _required(request, "brokerAddr")
     body = _body(request)
     version = None if body is None else DataVersion.from_json(_parse(body))
     changed = context.routes.is_changed(cluster, address, version)
-    context.routes.heard_of(cluster, address)
+    if context.guard.allows(request, connection.peer, Resource(CLUSTER, cluster), UPDATE):
+        context.routes.heard_of(cluster, address)
     known = context.routes.data_version(cluster, address)
     return request.response(
         ext_fields={"changed": str(changed).lower()}, body=None if known is None else _json(known.to_json())

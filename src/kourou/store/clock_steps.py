@@ -17,7 +17,8 @@ More may be time that passed or a clock that was set ahead. It counts as time th
 goes back: then that much of it was wrong.
 
 JSON: bootId, differenceMs (time of day less elapsed time), timeMs (the time of day when it was written),
-gaps ([[position, ms, sinceMs], …], see `gap_ms`), steps ([[position, ms], …]).
+latestMs (the latest that it ever was), gaps ([[position, ms, sinceMs], …], see `gap_ms`), steps
+([[position, ms], …]).
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class _State:
     boot_id: str = ""
     difference_ms: int = 0
     time_ms: int = 0
+    latest_ms: int = 0
     # Of a machine that was off, by its clock, how much of it is true is not known: the end of the log then,
     # ms, elapsed time at its end.
     gaps: list[tuple[int, int, int]] = field(default_factory=list)
@@ -59,7 +61,7 @@ class _State:
         return json.dumps(
             {
                 "bootId": self.boot_id, "differenceMs": self.difference_ms, "timeMs": self.time_ms,
-                "gaps": self.gaps, "steps": self.steps,
+                "latestMs": self.latest_ms, "gaps": self.gaps, "steps": self.steps,
             }
         ).encode()  # fmt: skip
 
@@ -69,7 +71,10 @@ class _State:
         steps = sorted((int(position), int(ms)) for position, ms in value["steps"])
         # A file of a version that knew one gap only has none.
         gaps = [(int(at), int(ms), int(since_ms)) for at, ms, since_ms in value.get("gaps", ())]
-        return cls(str(value["bootId"]), int(value["differenceMs"]), int(value["timeMs"]), gaps, steps)
+        latest_ms = int(value.get("latestMs", 0))
+        return cls(
+            str(value["bootId"]), int(value["differenceMs"]), int(value["timeMs"]), latest_ms, gaps, steps
+        )
 
 
 class ClockSteps:
@@ -181,6 +186,7 @@ class ClockSteps:
         self._add(end if step_ms > 0 else self._looked_at, step_ms)
         state.difference_ms += step_ms
         state.time_ms = self.now_ms
+        state.latest_ms = max(state.latest_ms, self.now_ms - min(step_ms, 0))
         self._save()
 
     def _add_gap(self, gap_ms: int, end: int, last_ms: int) -> None:
@@ -223,6 +229,12 @@ class ClockSteps:
                 break
             time_ms += ms
         return time_ms
+
+    @property
+    def latest_ms(self) -> int:
+        """The latest that the clock has ever been seen to say: no record says a later time, but for one that
+        was stored while a clock was ahead between two looks."""
+        return max(self._state.latest_ms, self.now_ms)
 
     def left_ms(self, due_ms: int, physical_offset: int, delay_ms: int) -> int:
         """How long a record has to wait that says when it is due, `delay_ms` after it was stored."""

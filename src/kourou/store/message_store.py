@@ -466,8 +466,10 @@ class MessageStore:
 
     def delete_topics(self, topics: Iterable[str]) -> None:
         """Remove the queues of topics; their records go with the log. The log says so, durably: recovery and
-        slaves do the same where they come to it. StoreError, and nothing removed, where it cannot say so."""
-        for topic in [name for name in topics if self.queues.table.get(name)]:
+        slaves do the same where they come to it. StoreError, and nothing removed, where it cannot say so.
+
+        A topic without queues may have messages that wait for their time: they end with it."""
+        for topic in topics:
             properties = {names.KEYS: topic, names.WAIT_STORE_MSG_OK: "false"}
             deletion = InnerMessage.of(
                 DELETION_TOPIC, 0, topic.encode(), properties, born_timestamp=self.clock.now_ms()

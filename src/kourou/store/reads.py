@@ -57,7 +57,9 @@ def get_message(
     if offset == high:
         return _none(store, GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, offset, low, high)
     if offset > high:
-        return _none(store, GetMessageStatus.OFFSET_OVERFLOW_BADLY, offset, high, low, high)
+        # Who is so far ahead in a topic that was deleted and made again was in the old one.
+        begin = low if topic in store.queues.deleted_at else high
+        return _none(store, GetMessageStatus.OFFSET_OVERFLOW_BADLY, offset, begin, low, high)
     result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, offset, low, high)
     choice = _Choice(store, result, max_count, min(max(max_size, 100), MAX_PULL_SIZE), message_filter)
     # So many entries are looked at, whatever comes of it, in so many files of the queue.

@@ -97,7 +97,10 @@ def delete_topic(broker: Broker, connection: Connection, request: RemotingComman
         # The retry topic of a group that is called so is that group's.
         groups = {f"{RETRY_PREFIX}{group}" for group in broker.groups.groups}
         gone |= retries & broker.topics.topics.keys() - groups
-    broker.store.delete_topics(gone)
+    # What was committed must be known as such: its message, which would tell after a crash, goes.
+    broker.transactions.write_ops()
+    table = broker.store.queues.table
+    broker.store.delete_topics(name for name in gone if name in table or broker.topics.get(name) is not None)
     for name in gone:
         broker.topics.delete(name)
         broker.forget_topic(name)
@@ -174,6 +177,7 @@ def clean_unused_topics(broker: Broker, connection: Connection, request: Remotin
     unused = {
         name for name in list(broker.store.queues.table) if name not in kept and _is_removable(broker, name)
     }
+    broker.transactions.write_ops()
     broker.store.delete_topics(unused)
     return request.response()
 
