@@ -27,7 +27,8 @@ class Command(NamedTuple):
 
 
 class Unclear(NamedTuple):
-    """A frame whose header two readers may take for different things: numbers as texts, two equal names."""
+    """A frame whose header two readers may take for different things: numbers as texts, two equal names,
+    bytes that are no UTF-8 (in a name that nobody knows they do not matter)."""
 
 
 Read = Command | Unclear | None  # None: no frame
@@ -70,6 +71,8 @@ def read_frame(frame: bytes) -> Read:
 def _read_json(header: bytes, body: bytes) -> Read:
     try:
         pairs = json.loads(header.decode("utf-8"), object_pairs_hook=list, parse_constant=_refuse)
+    except UnicodeDecodeError:
+        return Unclear()
     except (ValueError, RecursionError):
         return None
     if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):

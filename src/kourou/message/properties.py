@@ -126,6 +126,26 @@ def read_properties(text: str) -> tuple[dict[str, str], bool]:
     return properties, False
 
 
+def read_keys(text: str) -> tuple[str | None, str | None, str | None]:
+    """Unique id, keys and tags of a property string, which are all that most messages are asked for. Hot in
+    batches: three searches from the end, where the last of two wins."""
+    text = f"\x02{text}\x02"
+    at, keys_at, tags_at = (
+        text.rfind("\x02UNIQ_KEY\x01"),
+        text.rfind("\x02KEYS\x01"),
+        text.rfind("\x02TAGS\x01"),
+    )
+    unique_id = None if at < 0 else text[at + 10 : text.index("\x02", at + 10)]
+    keys = None if keys_at < 0 else text[keys_at + 6 : text.index("\x02", keys_at + 6)]
+    tags = None if tags_at < 0 else text[tags_at + 6 : text.index("\x02", tags_at + 6)]
+    if (
+        unique_id == "" or keys == "" or tags == ""
+    ):  # no value is no property: one before it may have the name
+        properties = decode_properties(text)
+        return properties.get(UNIQ_KEY), properties.get(KEYS), properties.get(TAGS)
+    return unique_id, keys, tags
+
+
 def java_hash(text: str) -> int:
     """java.lang.String.hashCode: a signed 32-bit number over UTF-16 code units."""
     value = 0

@@ -211,7 +211,15 @@ class RemotingCommand(Struct, eq=False, gc=False):
         return b"".join((head, remark, _INT.pack(len(joined)), joined))
 
 
-_read_json = Decoder(RemotingCommand).decode
+class ReadCommand(RemotingCommand, kw_only=True, eq=False, gc=False):
+    """A command as a JSON header has it: what is left out is not ours, and nothing is made up."""
+
+    opaque: _Int32
+    language: str = "OTHER"
+    version: _Int32 = 0
+
+
+_read_json = Decoder(ReadCommand).decode
 # By the first bytes of a JSON header, what reads it with its fields; None where that takes a closer look.
 ReadTyped = Callable[[memoryview], RemotingCommand | None]
 TYPED_PREFIX_BYTES = 12
@@ -269,11 +277,11 @@ def _read_odd_json(header: bytes | memoryview) -> RemotingCommand:
         fields = given.get("extFields")
         if fields is not None:
             fields = {name: _text(value) for name, value in fields.items() if value is not None}
-        numbers = (_whole(given.get(name)) for name in ("code", "opaque", "flag", "version"))
-        code, opaque, flag, version = numbers
+        numbers = (given["code"], given["opaque"], given.get("flag"), given.get("version"))
+        code, opaque, flag, version = map(_whole, numbers)
         language = given.get("language") or "OTHER"
         return RemotingCommand(code, fields, None, given.get("remark"), opaque, flag, language, version)
-    except (orjson.JSONDecodeError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadFrameError(f"header is no JSON header: {error}") from error
 
 

@@ -11,8 +11,8 @@ default is required, and its type is str, Int (32 bits), Long (64 bits) or bool 
 
 Values are read as Java reads them: any text but "true" is false, and a number of no use in an optional field
 is as one that is missing. In a required field it is refused, where Java goes on without one. All fields come
-as text; msgspec reads what most peers write in a third of the time that Python takes, and what it refuses is
-looked at field by field.
+as text. What busy servers are asked most is read by msgspec at once (`read_at_once`), the rest from its
+fields as most peers write them, and what is odd there field by field: the answer is the same each time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
-from msgspec import Meta, Struct, convert, defstruct, field
+from msgspec import Meta, Struct, defstruct, field
 from msgspec.json import Decoder
 from msgspec.structs import fields as struct_fields
 
@@ -33,6 +33,7 @@ from kourou.remoting.command import (
     TYPED_PREFIX_BYTES,
     UNREADABLE,
     NotRead,
+    ReadCommand,
     RemotingCommand,
     typed_readers,
 )
@@ -45,6 +46,7 @@ else:  # a text with a point or an exponent becomes a float, which tells it from
     Int = Annotated[int, Meta(ge=-MAX_INT - 1, le=MAX_INT)] | float
     Long = Annotated[int, Meta(ge=-MAX_LONG - 1, le=MAX_LONG)] | float
 # What Java reads as a number: digits of any script whose characters have 16 bits
+_TRUTH = {"true": True, "false": False}
 _NUMBER = re.compile(r"[+-]?(?:(?![\U00010000-\U0010FFFF])\d)+")
 
 
@@ -74,13 +76,9 @@ class Header(Struct, rename="camel", gc=False):
         made = command.header
         if made.__class__ is cls:
             return made
-        given = command.ext_fields
-        if command.serialize_type == ROCKETMQ and "" in given.values():
-            return cls._read_fields(command)  # an empty text is none
         try:
-            made = convert(given, cls, strict=False)
-            return cls._read_fields(command) if _is_doubtful(cls)(made) else made
-        except (*UNREADABLE, TypeError):
+            return _reader(cls)(command.ext_fields)  # type: ignore[no-any-return]
+        except (KeyError, ValueError):
             return cls._read_fields(command)
 
     @classmethod
@@ -140,7 +138,7 @@ def _is_doubtful(cls: type[Header]) -> Callable[[Any], bool]:
     for one, and knows nothing of values that are allowed. TypeError where it took "1.0" for a number.
     Hot: an expression of all fields costs a fifth of a loop."""
     looks = ["True"] if cls._allowed else []
-    numbers = ["0"]
+    numbers = []
     for name, _, kind, required, default in plan_of(cls):
         if kind == "bool":
             looks.append(f"h.{name}")
@@ -148,8 +146,43 @@ def _is_doubtful(cls: type[Header]) -> Callable[[Any], bool]:
             looks.append(f"h.{name} == ''")
         elif kind in ("Int", "Long"):
             numbers.append(f"(0 if h.{name} is None else h.{name})" if default is None else f"h.{name}")
-    looks.append(f"({' | '.join(numbers)}) is None")  # only whole numbers have a |
-    return eval(f"lambda h: {' or '.join(looks)}")  # type: ignore[no-any-return]
+    if numbers:
+        looks.append(f"({' | '.join(['0', *numbers])}) is None")  # only whole numbers have a |
+    return eval(f"lambda h: {' or '.join(looks) or 'False'}")  # type: ignore[no-any-return]
+
+
+@cache
+def _reader(cls: type[Header]) -> Callable[[Mapping[str, str]], Any]:
+    """Reads a header from its fields as nearly all peers write them: nothing empty, numbers of digits alone.
+    KeyError or ValueError for anything else. Hot with binary headers: the fields are taken apart by code made
+    for them, in a third of the time that a loop over the plan takes."""
+    given, texts, lines, values = [], {}, [], []
+    for name, wire_name, kind, required, default in plan_of(cls):
+        value = f"f[{wire_name!r}]" if required else f"f.get({wire_name!r})"
+        given.append(f"{name} = {value}")
+        if kind == "bool":
+            lines.append(f"{name} = {default!r} if {name} is None else TRUTH[{name}]")
+        elif kind != "str":
+            texts[name] = name if required else f"({name} or '')"
+            lines.append(
+                f"{name} = int({name})" if required else f"{name} = int({name}) if {name} else {default!r}"
+            )
+            most = "MAX_INT" if kind == "Int" else "MAX_LONG"
+            lines.append(f"if {name} is not None and {name} > {most}: raise ValueError")
+        elif not required:
+            lines.append(f"if {name} is None: {name} = {default!r}")
+        values.append(name)
+    if texts:
+        lines.insert(0, f"digits = '0' + {' + '.join(texts.values())}")
+        lines.insert(1, "if not (digits.isdigit() and digits.isascii()): raise ValueError")
+    if cls._allowed:
+        lines.append("raise ValueError")
+    body = "\n    ".join(
+        ("if '' in f.values(): raise ValueError", *given, *lines, f"return cls({', '.join(values)})")
+    )
+    made: dict[str, Any] = {}
+    exec(f"def read(f):\n    {body}", {**globals(), "cls": cls, "TRUTH": _TRUTH}, made)
+    return made["read"]  # type: ignore[no-any-return]
 
 
 def read_at_once(code: int, header: type[Header]) -> None:
@@ -161,7 +194,7 @@ def read_at_once(code: int, header: type[Header]) -> None:
             ("_ext_fields", NotRead, field(default=None, name="-fields")),
             ("header", header, field(name="extFields")),
         ],
-        bases=(RemotingCommand,),
+        bases=(ReadCommand,),
         kw_only=True,
         eq=False,
         gc=False,

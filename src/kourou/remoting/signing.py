@@ -52,7 +52,7 @@ class Credentials:
     def sign(self, request: RemotingCommand) -> RemotingCommand:
         """The request with who asks in it."""
         fields = dict(request.ext_fields)
-        if type(request) is not RemotingCommand:  # one whose header is put together of bytes
+        if not fields:  # its header may be put together of bytes
             fields = orjson.loads(request.encode_header()).get("extFields") or {}
         fields[ACCESS_KEY] = self.access_key
         if self.security_token is not None:

@@ -26,7 +26,7 @@ from kourou.message.codec import (
     property_crc,
     topic_field,
 )
-from kourou.message.properties import decode_properties, encode_properties, tags_code
+from kourou.message.properties import decode_properties, encode_properties, read_keys, tags_code
 from kourou.store.batch_consume_queue import BatchConsumeQueue
 from kourou.store.commit_log import END_FILE_MIN_BLANK, MAX_PROPERTIES, MAX_RECORD_OVERHEAD, CommitLog
 from kourou.store.config import MessageStoreConfig
@@ -133,6 +133,14 @@ def with_host_flags(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
     if len(store_host) == 20:
         sys_flag |= sysflag.STORE_HOST_V6
     return sys_flag
+
+
+def _check_in_batch(properties: dict[str, str]) -> None:
+    """BadMessageError for what no message of a batch may say."""
+    if names.INNER_NUM in properties:
+        raise BadMessageError(f"{names.INNER_NUM} is for inner batches only")
+    if names.INNER_MULTI_QUEUE_OFFSET in properties:  # the store gives it, to single messages
+        raise BadMessageError("a message of a batch goes to no light queue")
 
 
 class _TooLongError(BadMessageError):
@@ -373,39 +381,39 @@ class MessagePutter:
         block = DispatchBlock(batch.topic, queue_id, offset, timestamp, queue_offset)
         offsets, sizes, codes, keys = block.offsets, block.sizes, block.codes, block.keys
         pieces: list[bytes | memoryview] = []
+        add_offset, add_size, add_code = offsets.append, sizes.append, codes.append
         for flag, body, raw_view in iter_batch(batch.body):
-            raw: bytes | memoryview = raw_view
-            properties = decode_properties(str(raw, "utf-8", "replace"))
-            if names.INNER_NUM in properties:
-                raise BadMessageError(f"{names.INNER_NUM} is for inner batches only")
-            if names.INNER_MULTI_QUEUE_OFFSET in properties:  # the store gives it, to single messages
-                raise BadMessageError("a message of a batch goes to no light queue")
+            raw = bytes(raw_view)
+            text = raw.decode("utf-8", "replace")
+            if "INNER_" in text:
+                _check_in_batch(decode_properties(text))
             if crc_room:
-                raw = bytes(raw) + (b"\x02" if raw and raw[-1] != 2 else b"") + crc_room
+                raw += (b"\x02" if raw and raw[-1] != 2 else b"") + crc_room
             raw_length, body_length = len(raw), len(body)
             if raw_length > MAX_PROPERTIES:
                 raise _TooLongError(f"properties of {raw_length} bytes")
             size = overhead + body_length + raw_length
-            get = properties.get
-            tags, unique_id, own_keys = get("TAGS"), get("UNIQ_KEY"), get("KEYS")
-            if unique_id:
+            unique_id, own_keys, tags = read_keys(text)
+            if unique_id is not None:
                 keys += prefix, unique_id, offset, timestamp
-            if own_keys:
+            if own_keys is not None:
                 for key in own_keys.split(" "):
                     if key:
                         keys += prefix, key, offset, timestamp
-            if tags:
+            code = 0
+            if tags is not None:
                 keys += tag_prefix, tags, offset, timestamp
+                code = tags_code(tags)
             head = pack(
                 size, magic, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, offset, sys_flag,
                 born_timestamp, born_host, timestamp, store_host, reconsume_times, 0, body_length,
             )  # fmt: skip
             pieces += head, body, field, raw_length.to_bytes(2, "big"), raw
-            codes.append(tags_code(tags))
             if with_properties:
-                block.properties.append(properties)
-            offsets.append(offset)
-            sizes.append(size)
+                block.properties.append(decode_properties(text))
+            add_code(code)
+            add_offset(offset)
+            add_size(size)
             offset += size
             queue_offset += 1
         if not offsets:
