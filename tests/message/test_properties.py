@@ -39,6 +39,13 @@ def test_damaged_properties_are_read_as_java_reads_them(text):
     assert decode_properties(text) == string2message_properties(text)
 
 
+@given(st.lists(st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "\x01", "\x02", "a", "b c"]), max_size=14))
+def test_keys_are_found_as_they_are_read(pieces):
+    text = "".join(pieces)
+    found = string2message_properties(text)
+    assert properties.read_keys(text) == (found.get("UNIQ_KEY"), found.get("KEYS"), found.get("TAGS"))
+
+
 @given(st.dictionaries(clean, clean))
 def test_properties_decode_to_what_was_encoded(values):
     assert decode_properties(encode_properties(values)) == values
