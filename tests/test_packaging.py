@@ -5,7 +5,6 @@ from __future__ import annotations
 import email
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -193,14 +192,14 @@ def linked_libraries(directory: Path) -> Path:
     return directory
 
 
+@pytest.mark.browser
+@pytest.mark.spark
 def test_a_newcomer_gets_from_nothing_to_a_query(dist: Path, tmp_path: Path) -> None:
     """The tutorial to the letter: a fresh virtual environment, pip, and what the page says.
 
     pip has the wheel and finds the libraries of the extras installed already, so that half a gigabyte is
     not loaded each time.
     """
-    if shutil.which("java") is None:
-        pytest.skip("Spark needs Java 17 or later")
     programs = tmp_path / "bin"
     programs.mkdir()
     python = programs / "python3"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.broker.header_forms import learn_send_form
@@ -890,7 +890,6 @@ class Pair:
         assert len({(item.count, item.size_bytes) for item in puts}) <= 1
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=steps)
 def test_the_short_way_stores_what_the_long_one_does(memory_path, steps):
     """Given plain messages and batches, over ends of files and on a full disk, then both are the same."""

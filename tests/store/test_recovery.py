@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.errors import StoreDamagedError
@@ -327,7 +327,6 @@ def test_without_a_log_the_queues_are_put_aside_and_the_store_begins_anew(tmp_pa
 # Crashes at any moment
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 10_000),
     count=st.integers(1, 60),
