@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -76,7 +77,7 @@ def main() -> None:
                 show_audit(spark, str(directory / "cluster" / "broker-a"), directory / "audit")
     console.rule("Done")
     if missing is not None:
-        say(f"The pipeline on Spark was left out: {missing}")
+        say(f"The pipeline on Spark was left out: {escape(missing)}")
     say(f"Nothing is left running. The files are in {directory}; the next demonstration makes them anew.")
 
 
