@@ -15,7 +15,7 @@ REST := interop or spark or browser or go or node or slow
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' \
-	    | while IFS="$$(printf '\t')" read -r name text; do printf '  %-10s %s\n' "$$name" "$$text"; done
+	    | while IFS="$$(printf '\t')" read -r name text; do printf '  %-11s %s\n' "$$name" "$$text"; done
 
 demo: .venv/.spark  ## the first minute: a broker, a pipeline on Spark, an audit
 	@$(BIN)/python examples/demo.py
@@ -23,10 +23,7 @@ demo: .venv/.spark  ## the first minute: a broker, a pipeline on Spark, an audit
 up: .venv/.console  ## a whole RocketMQ on this machine, with its console; Ctrl-C stops it
 	@$(BIN)/kourou up
 
-test: .venv/.test  ## minutes: lint, import contracts, and every test that needs nothing but Python
-	@$(BIN)/ruff check --quiet $(CODE)
-	@$(BIN)/ruff format --quiet --check $(CODE)
-	@$(BIN)/lint-imports --no-logo
+test: lint imports  ## minutes: lint, import contracts, and every test that needs nothing but Python
 	@$(BIN)/python -m pytest -m "not ($(REST))" $(PYTEST_ARGS)
 
 test-all: test test-rest  ## test, and what needs Java, Maven, Go, Node, Chromium, Spark or time
@@ -44,6 +41,21 @@ setup: .venv/.dev  ## .venv with everything for developers: 2 GB
 	@if [ .venv/.dev -nt pyproject.toml ]; then touch $@; exit; fi; \
 	    echo "Installing kourou[$*] into .venv"; \
 	    $(BIN)/python -m pip install --disable-pip-version-check --editable '.[$*]' && touch $@
+
+lint: .venv/.test  ## ruff: rules and formatting
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check $(CODE)
+
+format: .venv/.test  ## let ruff rewrite what it can
+	@$(BIN)/ruff check --quiet --fix --exit-zero $(CODE) >/dev/null
+	@$(BIN)/ruff format $(CODE)
+
+imports: .venv/.test  ## the arrows between packages
+	@$(BIN)/lint-imports --no-logo
+
+types: setup  ## mypy, --strict for the package
+	@$(BIN)/mypy --strict src
+	@$(BIN)/mypy $(AROUND)
 
 interop: setup  ## only the tests against the real Java code
 	@$(BIN)/python -m pytest -m interop $(PYTEST_ARGS)
