@@ -1,4 +1,4 @@
-"""A tool that is missing is one line. Under CI=true a skip fails the run, unless no build machine can have it."""
+"""A tool that is missing is one line. Under CI=true a skip fails the run, but for what no machine can have."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run_with_skip(request, pytester, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, 1])
 def test_a_skip_fails_the_run_under_ci(run_with_skip, workers):
     result = run_with_skip("no such thing here", ci_value="true", workers=workers)
 

@@ -10,6 +10,8 @@ from support.spark import local_spark
 
 if find_spec("pyspark") is None:
     collect_ignore_glob = ["*"]
+elif find_spec("deltalake") is None:
+    collect_ignore = ["test_lake.py"]
 
 
 @pytest.fixture(scope="session")
