@@ -1,4 +1,4 @@
-"""A tool that is missing is one line. Under CI=true a skip fails the run, but for what no machine can have."""
+"""A tool that is missing is one line. Under CI=true a skip fails the run, but for what none can have."""
 
 from __future__ import annotations
 
