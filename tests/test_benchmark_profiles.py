@@ -118,7 +118,7 @@ def test_every_kind_of_profile_runs_and_is_in_effect_on_a_broker_of_ours(tmp_pat
         "--rounds",
         "1",
         "--warmup",
-        "0.1",
+        "1",
         "--only",
         "kourou",
         "--dir",
