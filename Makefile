@@ -1,56 +1,63 @@
 # Everything a developer or a build machine runs. `make help` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint format types imports pytest interop simulate soak fuzz bench bench-short demo demo-store docs clean
+.PHONY: help demo up test test-all test-rest setup lint format types imports interop simulate soak fuzz bench bench-short demo-store docs clean
 
 BIN := .venv/bin
-INSTALLED := .venv/.installed
 # Python code outside the package; benchmarks and examples take part as soon as they exist.
 AROUND := tests scripts $(wildcard benchmarks examples)
 CODE := src $(AROUND)
-# Passed to pytest: make test PYTEST_ARGS="-k recovery"
+# How far proofs go, quick or full, and what is passed to pytest: make test PYTEST_ARGS="-k recovery"
+export PROOF ?= quick
 PYTEST_ARGS ?= -n auto --dist worksteal
+# Needs more than Python, or more than some seconds: the marks are in pyproject.toml.
+REST := interop or spark or browser or go or node or slow
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' \
-	    | while IFS="$$(printf '\t')" read -r name text; do printf '  %-10s %s\n' "$$name" "$$text"; done
+	    | while IFS="$$(printf '\t')" read -r name text; do printf '  %-11s %s\n' "$$name" "$$text"; done
 
-setup: $(INSTALLED)  ## create .venv with everything in it (does nothing when it is up to date)
+demo: .venv/.spark  ## the first minute: a broker, a pipeline on Spark, an audit
+	@$(BIN)/python examples/demo.py
+
+up: .venv/.console  ## a whole RocketMQ on this machine, with its console; Ctrl-C stops it
+	@$(BIN)/kourou up
+
+test: lint imports  ## minutes: lint, import contracts, and every test that needs nothing but Python
+	@$(BIN)/python -m pytest -m "not ($(REST))" $(PYTEST_ARGS)
+
+test-all: test test-rest  ## test, and what needs Java, Maven, Go, Node, Chromium, Spark or time
+
+test-rest: types  ## what test-all has beyond test
+	@$(BIN)/python -m pytest -m "$(REST)" $(PYTEST_ARGS)
+
+setup: .venv/.dev  ## .venv with everything for developers: 2 GB
 	@:
 
-$(INSTALLED): pyproject.toml scripts/find_python.sh
+# One .venv for all; a target installs the extra that it needs, once. `dev` has all of them.
+.venv/.%: pyproject.toml scripts/find_python.sh
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
-	    { python=$$(scripts/find_python.sh) && echo "setup: .venv with $$python" && "$$python" -m venv --clear .venv; }
-	@echo "setup: installing what pyproject.toml names"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@touch $@
+	    { python=$$(scripts/find_python.sh) && echo "Making .venv with $$python" && "$$python" -m venv --clear .venv; }
+	@if [ .venv/.dev -nt pyproject.toml ]; then touch $@; exit; fi; \
+	    echo "Installing kourou[$*] into .venv"; \
+	    $(BIN)/python -m pip install --disable-pip-version-check --editable '.[$*]' && touch $@
 
-test: lint types imports pytest  ## lint, types, import contracts and all tests
-
-lint: setup  ## ruff: rules and formatting
+lint: .venv/.test  ## ruff: rules and formatting
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
 
-format: setup  ## let ruff rewrite what it can
+format: .venv/.test  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --quiet --fix --exit-zero $(CODE) >/dev/null
 	@$(BIN)/ruff format $(CODE)
+
+imports: .venv/.test  ## the arrows between packages
+	@$(BIN)/lint-imports --no-logo
 
 types: setup  ## mypy, --strict for the package
 	@$(BIN)/mypy --strict src
 	@$(BIN)/mypy $(AROUND)
 
-imports: setup  ## the arrows between packages
-	@$(BIN)/lint-imports --no-logo
-
-# On a build machine what fails beside others is tried once more alone: only what fails twice fails the run.
-pytest: setup  ## only the tests
-	@$(BIN)/python -m pytest $(PYTEST_ARGS) || { status=$$?; [ "$$CI" = true ] && [ $$status = 1 ] || exit $$status; \
-	    echo "Once more, one after the other, what failed:"; \
-	    $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
-
 interop: setup  ## only the tests against the real Java code
-	@command -v java >/dev/null && command -v javac >/dev/null || \
-	    { echo "make interop needs a JDK, version 17 (Debian: apt-get install openjdk-17-jdk-headless)" >&2; exit 1; }
 	@$(BIN)/python -m pytest -m interop $(PYTEST_ARGS)
 
 # make simulate SEED=7 ROUNDS=1 replays one; ROUNDS=0 goes on until Ctrl-C.
@@ -83,10 +90,7 @@ bench-short: setup  ## two minutes of load on Kourou's broker alone, beside its 
 	@$(BIN)/python -m benchmarks brokers --only kourou --rounds 1 --seconds 2 \
 	    --modes send sendsync one batch pull tail topics holds flush
 
-demo: setup  ## the first minute: a broker, a pipeline on Spark (needs Java 17 or later), an audit
-	@$(BIN)/python examples/demo.py
-
-demo-store: setup  ## write a store, crash it, recover it and look inside
+demo-store: .venv/.test  ## write a store, crash it, recover it and look inside
 	@$(BIN)/python examples/demo_store.py
 
 docs: setup  ## build the documentation site into build/site, with no warning, and check its links

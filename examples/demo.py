@@ -7,7 +7,7 @@ by a Python consumer; Spark brings them to Parquet, and to another topic an invo
 exactly once; a consumer of that topic fills the table. Then Spark reads the files of the broker, which goes
 on running, and audits them. What was written stays in the directory: the store, the table and the report.
 
-Spark needs Java 17 or later. Without it the broker's part is shown.
+Spark, and a Java where there is none, come with the extra `spark`. Without it the broker's part is shown.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ import json
 import math
 import os
 import random
-import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -32,6 +30,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -78,7 +77,7 @@ def main() -> None:
                 show_audit(spark, str(directory / "cluster" / "broker-a"), directory / "audit")
     console.rule("Done")
     if missing is not None:
-        say(f"The pipeline on Spark was left out: {missing}")
+        say(f"The pipeline on Spark was left out: {escape(missing)}")
     say(f"Nothing is left running. The files are in {directory}; the next demonstration makes them anew.")
 
 
@@ -96,17 +95,10 @@ def make_directory(directory: Path) -> Path:
 def what_is_missing() -> str | None:
     """What must be installed before Spark can run here."""
     if importlib.util.find_spec("pyspark") is None:
-        return "it needs pyspark (pip install 'kourou[spark]')."
-    install = "install a JRE (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk)"
-    home = os.environ.get("JAVA_HOME")
-    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    if java is None or not os.path.exists(java):
-        return f"it needs Java 17 or later, and there is none: {install} or set JAVA_HOME."
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    if found is None or int(found[1]) < 17:
-        return f"it needs Java 17 or later, {java} is {found[1] if found else 'unknown'}: {install}."
-    return None
+        return "it needs pyspark: pip install '.[spark]'"
+    from kourou.spark.java import NEEDED, java_home
+
+    return NEEDED if java_home() is None else None
 
 
 # The broker

@@ -9,15 +9,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from support import golden
+from support.proof import PROOF, proof
 
 # The time that an example takes says something about the machine, and what else runs on it.
-settings.register_profile("kourou", deadline=None)
-settings.load_profile("kourou")
+settings.register_profile(
+    PROOF,
+    max_examples=proof(quick=40, full=150),
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.load_profile(PROOF)
 
-pytest_plugins = ["support.ci", "pytester"]
+pytest_plugins = ["support.ci", "support.tools", "pytester"]
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -109,9 +108,7 @@ def test_a_profile_that_is_not_in_effect_is_an_error(plain_site, row, said):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    shutil.which("go") is None, reason="needs: Go, version 1.21 or later, to build mqload with"
-)
+@pytest.mark.go
 def test_every_kind_of_profile_runs_and_is_in_effect_on_a_broker_of_ours(tmp_path):
     rows = ["transactions", "sql", "ext", "production", "light"]
     build_generator()
@@ -121,7 +118,7 @@ def test_every_kind_of_profile_runs_and_is_in_effect_on_a_broker_of_ours(tmp_pat
         "--rounds",
         "1",
         "--warmup",
-        "0.1",
+        "1",
         "--only",
         "kourou",
         "--dir",

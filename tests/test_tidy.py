@@ -90,6 +90,7 @@ def test_links_in_the_documentation_lead_somewhere():
     run([sys.executable, ROOT / "scripts" / "check_links.py"])
 
 
+@pytest.mark.spark  # options of the source and the sink are part of it
 def test_the_reference_is_up_to_date():
     run([sys.executable, ROOT / "scripts" / "make_reference.py", "--check"])
 

@@ -17,6 +17,7 @@ from support.walkthrough import Reader
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 GUIDES = sorted((DOCS / "guides").glob("*.md"))
+ON_SPARK = ["replay-dlq", "spark-cluster", "spark-topics"]
 # The golden store of Java has small files; a broker on it must be told.
 SMALL_FILES = (
     "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=400\nmaxHashSlotNum=100\nmaxIndexNum=400\n"
@@ -37,8 +38,9 @@ def test_every_guide_is_followed_by_a_test() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["pair", "pytest", "replay-dlq", "spark-cluster", "spark-topics"])
+@pytest.mark.parametrize(
+    "name", ["pair", "pytest", *(pytest.param(name, marks=pytest.mark.spark) for name in ON_SPARK)]
+)
 def test_a_guide(tmp_path: Path, name: str) -> None:
     with Reader(tmp_path) as reader:
         assert [*reader.follow(DOCS / "guides" / f"{name}.md")]

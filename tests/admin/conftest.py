@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from support.java import java
 from support.scenes import Scene, set_scene
 from support.targets import start_target
 
@@ -38,8 +37,7 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def our_scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    """A cluster of ours, for Java's mqadmin."""
-    java()
+    """The cluster of ours."""
     return _scene("kourou", tmp_path_factory)
 
 

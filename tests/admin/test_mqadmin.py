@@ -18,6 +18,7 @@ from kourou.cli.mqadmin import verbs
 from kourou.cli.mqadmin_verbs import Flags, file_name, line
 from kourou.message import Message
 from support.clients import numbers, run
+from support.java import java
 from support.scenes import CLIENT_ID, CLUSTER, COUNT, GROUP, PRODUCERS, TOPIC, Scene
 from support.servers import mqadmin_at_once
 
@@ -152,6 +153,7 @@ def test_javas_own_works_at_our_brokers(
     our_scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each verb; and where time does not change what is printed, both tools print the same."""
+    java()
     monkeypatch.chdir(tmp_path)
     plan = steps(our_scene, tmp_path, "java")
     flags = ["-n", our_scene.target.namesrv]

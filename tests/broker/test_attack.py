@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.broker.handlers import make_handlers
@@ -188,11 +188,6 @@ def assert_goes_on(steady: Peer) -> None:
     assert bytes(found.body) == b"still here"
 
 
-@settings(
-    max_examples=100,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 @given(data=st.data())
 def test_requests_of_no_use_are_answered(
     site: Site, steady: Peer, caplog: pytest.LogCaptureFixture, data: st.DataObject
@@ -211,7 +206,6 @@ def test_requests_of_no_use_are_answered(
 odd_values = st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.just({"a": [1]}), st.just([]), words)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_headers_that_no_java_writes_are_answered_or_close_their_connection(
     site: Site, steady: Peer, caplog: pytest.LogCaptureFixture, data: st.DataObject

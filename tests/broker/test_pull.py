@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.broker.filters import TagFilter
@@ -665,7 +665,6 @@ records = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     records=records, offset=st.integers(0, 20), count=st.integers(1, 70), tags=st.sampled_from([None, "A"])
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.message import StoredMessage, sysflag
@@ -765,7 +765,6 @@ def content_of(store: MessageStore) -> object:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     batches=st.lists(items, min_size=1, max_size=5), ext=st.booleans(), crc=st.booleans(), sync=st.booleans()
 )

@@ -533,16 +533,20 @@ def test_up_is_a_whole_cluster_until_it_is_interrupted(tmp_path, number):
     assert not (tmp_path / "data" / "broker-0" / "abort").exists()
 
 
+def brokers_of(namesrv: int, topic: str) -> set[str]:
+    found = route(namesrv, topic)
+    return {item["brokerName"] for item in found["brokerDatas"]} if found else set()
+
+
 def test_up_runs_several_brokers_as_processes(tmp_path):
     up = Up("--dir", str(tmp_path), "--port", "0", "--broker-port", "0", "--brokers", "2")
     (namesrv,), brokers = up.addresses("name server"), up.addresses("broker")
     assert len(brokers) == 2
+    until(lambda: brokers_of(namesrv, "TBW102") == {"broker-0", "broker-1"})  # both are known
     for port in brokers:
         with contextlib.closing(Peer(port)) as peer:
             peer.ask(create("t"))
-    found = route(namesrv, "t")
-    assert found is not None
-    assert {item["brokerName"] for item in found["brokerDatas"]} == {"broker-0", "broker-1"}
+    assert brokers_of(namesrv, "t") == {"broker-0", "broker-1"}
     assert up.stop(signal.SIGINT) == 0
     for port in brokers:
         with pytest.raises(ConnectionRefusedError):

@@ -300,7 +300,7 @@ def test_where_the_master_is_can_be_asked_and_told(pair: Pair) -> None:
 
 
 def test_a_sync_master_answers_by_what_its_slave_does(tmp_path: Path) -> None:
-    config = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "300"}
+    config = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "30000"}
     with Cluster(slaves=1, directory=tmp_path, config=config) as cluster:
         cluster.create_topic("t")
         pair = Pair(cluster)

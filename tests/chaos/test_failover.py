@@ -1,13 +1,12 @@
 """A SYNC_MASTER that is killed (SIGKILL) again and again while messages come, and now and then its slave too.
 
 Every message that was acknowledged is on the slave, consumers go on from there, and in the end both logs are
-the same. FAILOVER_ROUNDS says how often the master is killed.
+the same.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import threading
 from contextlib import ExitStack
@@ -19,10 +18,11 @@ from kourou.remoting.client import RemotingClient
 from kourou.remoting.codes import RequestCode, ResponseCode
 from support.broker import send_request
 from support.pairs import Process, assert_same_logs, replicated, until
+from support.proof import proof
 from support.records import decode_all
 from support.servers import kourou_name_server
 
-ROUNDS = int(os.environ.get("FAILOVER_ROUNDS", "4"))
+ROUNDS = proof(quick=2, full=4)  # so often the master is killed
 ROUND_S = (0.1, 0.6)  # of load, the shortest and the longest
 SENDERS = 4
 QUEUES = 2

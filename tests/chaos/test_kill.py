@@ -1,13 +1,11 @@
 """A broker that is killed (SIGKILL) again and again in the middle of delays, transactions and retries.
 
 What was acknowledged is there in the end; what was committed is seen, what was rolled back never is.
-KILL_ROUNDS says how often it is killed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 from collections import Counter
@@ -23,10 +21,11 @@ from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
 from kourou.remoting.headers import CheckTransactionState, ConsumerSendMsgBack, EndTransaction, PullMessage
 from support.forked import start_broker
+from support.proof import proof
 from support.servers import SMALL_STORE
 from support.wire import free_ports
 
-ROUNDS = int(os.environ.get("KILL_ROUNDS", "200"))
+ROUNDS = proof(quick=20, full=200)  # so often it is killed
 ROUND_S = (0.05, 0.35)  # the shortest and the longest
 PAUSE_S = 0.02  # the longest between two messages: a broker that has much to recover starts slowly
 QUEUES = 2

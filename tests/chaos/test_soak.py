@@ -1,20 +1,17 @@
-"""A cluster under load and faults: 3 minutes on build machines, a moment elsewhere, `make soak` for longer.
-
-SOAK_SECONDS and SOAK_SEED say how long, and which run.
-"""
+"""A cluster under load and faults: a moment, 3 minutes with PROOF=full, `make soak` for longer."""
 
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 
 import pytest
 
 from chaos.soak import Growth, Soak
+from support.proof import proof
 
-SECONDS = float(os.environ.get("SOAK_SECONDS") or (180 if os.environ.get("CI") == "true" else 20))
-SEED = int(os.environ.get("SOAK_SEED") or 9)
+SECONDS = proof(quick=20.0, full=180.0)
+SEED = 9
 
 
 @pytest.mark.slow

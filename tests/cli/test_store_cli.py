@@ -465,7 +465,7 @@ def test_a_store_in_use_is_not_rebuilt(plain):
     path, _ = plain
     program = (
         "import sys; from kourou.store.disk import OsDisk;"
-        "OsDisk().lock(sys.argv[1]); print(); sys.stdin.read()"
+        "OsDisk().lock(sys.argv[1]); print(flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program, f"{path}/lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE

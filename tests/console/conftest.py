@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,21 +15,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from kourou.client import Consumer, Message, Producer, ReceivedMessage, ReconsumeLater, TransactionState
 from kourou.console.users import Role, Users
 from kourou.testing import Cluster
+from support.browser import WAIT_MS, Browser, BrowserContext, Page, expect, running_browser
 
-CHROMIUM_ARGUMENTS = [
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--no-first-run",
-]  # fmt: skip
-WAIT_MS = 30_000
 START_S = 60
 PASSWORD = "correct horse"
-
-expect.set_options(timeout=WAIT_MS)
 
 
 class Console(NamedTuple):
@@ -150,18 +142,6 @@ def running_scene() -> Iterator[Scene]:
         loop.run(clients.start())
         stack.callback(lambda: loop.run(clients.stop()))
         yield Scene(cluster, loop.run(clients.fill()), loop.run)
-
-
-@contextmanager
-def running_browser() -> Iterator[Browser]:
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert path is not None, "no Chromium on this machine: install the package chromium"
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=path, args=CHROMIUM_ARGUMENTS)
-        try:
-            yield found
-        finally:
-            found.close()
 
 
 # What all tests of this directory share. Playwright has an event loop in this thread as long as it runs, with

@@ -7,9 +7,8 @@ import io
 import re
 from pathlib import Path
 
-from playwright.sync_api import expect
-
 from kourou.console.table import to_csv
+from support.browser import expect
 
 
 def heading(page):

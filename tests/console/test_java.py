@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
 
 from kourou.client import Consumer, Message, Producer
+from support.browser import expect
 from support.java import java
 from support.servers import java_broker, java_name_server
 

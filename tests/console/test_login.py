@@ -9,9 +9,9 @@ import sys
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import expect
 
 from kourou.console.users import Role, Users
+from support.browser import expect
 from support.certificates import certificates
 
 PASSWORD = "correct horse"

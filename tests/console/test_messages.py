@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
 
 from kourou.client import Message, Producer
 from kourou.console.reading import body_forms, preview
+from support.browser import Page, expect
 
 
 def heading(page: Page):

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
 
 from kourou.admin import Admin
 from kourou.client import Message
+from support.browser import Page, expect
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
 
 from kourou.console.config import ConsoleConfig
 from kourou.console.pipeline_jobs import JOBS, arguments_of, role_of
@@ -23,6 +22,7 @@ from kourou.console.users import Role, Users
 from kourou.console.view import View
 from kourou.errors import ConfigError, KourouError
 from support import golden
+from support.browser import expect
 
 FITS = "document.documentElement.scrollWidth <= window.innerWidth"
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
@@ -253,7 +253,7 @@ def start_job(page, job, source):
     expect(page.locator("[data-stat=run-state]")).to_have_text("running")
 
 
-@pytest.mark.slow
+@pytest.mark.spark
 def test_a_query_and_an_audit_of_a_store_of_javas(open_context, start_console, tmp_path):
     store = golden.unpack("timer", tmp_path).path
     options = ("-n", "127.0.0.1:1", "--store", str(store), "--jobs", str(tmp_path / "jobs"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+
+from support.browser import expect
 
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
 SIZES = {1280: 900, 390: 844}

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from urllib.parse import urlencode
 
 import pytest
-from playwright.sync_api import expect
 
 from kourou.console.config import ConsoleConfig
 from kourou.console.sessions import Access, ForbiddenError
@@ -23,6 +22,7 @@ from kourou.message.codec import SIZE_AND_MAGIC
 from kourou.store.offline import StoreDirectory
 from kourou.store.offline.log_scan import log_end
 from support import golden
+from support.browser import expect
 
 FITS = "document.documentElement.scrollWidth <= window.innerWidth"
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import expect
-
 from kourou.testing import Cluster
+from support.browser import expect
 
 
 def test_a_broker_that_is_gone_is_shown_as_down(open_context, start_console):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
 
 from kourou.admin import Admin
 from kourou.console.access_reading import read_access
 from kourou.remoting.signing import Credentials
+from support.browser import expect
 from support.guarded import ADMIN, SECRET, guarded_broker
 
 FITS = "document.documentElement.scrollWidth <= window.innerWidth"

@@ -6,7 +6,6 @@ Kourou or the program is wrong.
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from support.foreign import cluster, install, missing, run_step
+from support.foreign import cluster, install, run_step
 
 SOURCE = Path(__file__).resolve().parent / "node"
+pytestmark = pytest.mark.node
+
 TARGET = SOURCE / "target"
 COUNT = 30
 # It knows no default topic: what it sends to must be there.
@@ -28,8 +29,6 @@ Step = Callable[[str], dict[str, Any]]
 @pytest.fixture(scope="session")
 def modules() -> Path:
     """The client and what it needs, as the lock file has them."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        missing("needs: Node.js with npm, for the Node client")
     TARGET.mkdir(exist_ok=True)
     files = [str(SOURCE / "package.json"), str(SOURCE / "package-lock.json")]
     npm = ["npm", "ci", "--prefix", str(TARGET), "--ignore-scripts", "--no-audit", "--no-fund"]

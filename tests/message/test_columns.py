@@ -34,7 +34,7 @@ def road(request):
     before = columns._road
     columns._road = columns._Road(scan.find_records, scan.read_records, columns.Rows)
     if request.param == "compiled":
-        pytest.importorskip("numba")
+        pytest.importorskip("numba", reason="no numba; make setup")
         assert columns.accelerate()
         assert columns._road.rows is not columns.Rows
     yield

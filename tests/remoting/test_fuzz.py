@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.message.host import pack_host
@@ -28,12 +28,6 @@ from kourou.remoting.tls import TlsConfig
 from support.loops import LOOPS, until
 
 ECHO = 1
-
-fuzzed = settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 
 
 def echo(connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
@@ -181,7 +175,6 @@ def bad_frames(draw: st.DrawFn) -> bytes:
     return good[:at] + bytes([draw(st.integers(0, 255))]) + good[at + 1 :]
 
 
-@fuzzed
 @given(
     frames=st.lists(bad_frames(), min_size=1, max_size=5), then=st.sampled_from(["wait", "close", "reset"])
 )
@@ -189,7 +182,6 @@ def test_no_frame_does_harm_to_others(victim, frames, then):
     victim.attack(*frames, then=then)
 
 
-@fuzzed
 @given(data=st.data())
 def test_no_way_to_cut_frames_changes_what_is_answered(victim, data):
     whole = b"".join(RemotingCommand(ECHO, {"n": str(n)}, bytes(n), opaque=n).encode() for n in range(20))

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from kourou.errors import ConfigError
+from kourou.remoting import client as client_module
 from kourou.remoting import self_signed
 from kourou.remoting import server as server_module
 from kourou.remoting import tls as tls_module
@@ -301,6 +302,7 @@ def test_all_who_come_while_the_certificate_is_made_are_served_and_hold_up_nobod
         return renewed(tls)
 
     monkeypatch.setattr(server_module, "_renewed", slow)
+    monkeypatch.setattr(client_module, "CONNECT_TIMEOUT_S", 60)  # a hundred at once take a while
 
     async def test():
         async with a_server(TlsConfig()) as (server, address), asyncio.TaskGroup() as group:

@@ -13,6 +13,7 @@ from kourou.spark.jobs.rebuild import rebuild
 from kourou.store.offline.directory import StoreDirectory
 from kourou.store.offline.rebuild import rebuild_into
 from support.golden import GOLDEN_STORES, unpack
+from support.proof import proof
 from support.store import message, open_store, put, small_config
 
 # What is built from a store that was closed well is what its broker wrote.
@@ -22,7 +23,7 @@ WHOLE_STORES = [
 ]  # fmt: skip
 # Less than the largest records have: ranges that no record begins in, and that one runs over, are among them.
 SMALL_RANGE = 3000
-LIVE_MIB = int(os.environ.get("KOUROU_REBUILD_MIB", "1024"))
+LIVE_MIB = proof(quick=64, full=1024)
 
 
 def files(root: Path) -> dict[str, bytes]:
@@ -187,13 +188,12 @@ def test_refusals(spark, tmp_path, golden_store):
 
 
 @pytest.mark.slow
-def test_a_live_store_of_a_gibibyte(spark, tmp_path):
-    """KOUROU_REBUILD_MIB sets its size (1024 by default)."""
+def test_a_large_live_store(spark, tmp_path):
     config = small_config(
         tmp_path,
-        mapped_file_size_commit_log=256 * 1024 * 1024,
-        max_hash_slot_num=20_000,
-        max_index_num=40_000,
+        mapped_file_size_commit_log=LIVE_MIB * 1024 * 1024 // 4,
+        max_hash_slot_num=LIVE_MIB * 20,
+        max_index_num=LIVE_MIB * 39,
     )
     root = Path(config.store_path_root_dir)
     body = os.urandom(16 * 1024)

@@ -17,7 +17,7 @@ from kourou.testing import Cluster
 from support.spark import send
 
 HOME = Path(pyspark.__file__).parent
-TIMEOUT_S = 120
+TIMEOUT_S = 400  # a machine that does other things, too
 
 pytestmark = pytest.mark.slow
 

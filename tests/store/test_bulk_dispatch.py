@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.message.properties import java_hash
@@ -35,7 +35,6 @@ def forget(root: Path) -> None:
     (root / "abort").touch()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1000), count=st.integers(1, 120))
 def test_queues_and_index_rebuilt_from_the_log_are_those_that_were_written(
     tmp_path_factory: pytest.TempPathFactory, seed: int, count: int

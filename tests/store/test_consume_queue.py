@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.errors import DiskFullError
@@ -234,7 +234,6 @@ def test_a_record_that_begins_before_the_end_keeps_its_entry(tmp_path: Path) -> 
 # Minimum and expiry
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     first=st.sampled_from([0, 0, 7, 20, 33]),
     steps=st.lists(st.integers(1, 500), min_size=1, max_size=70),
@@ -259,7 +258,6 @@ def test_the_minimum_is_the_first_entry_still_in_the_log(
     queue.close()
 
 
-@settings(max_examples=30, deadline=None)
 @given(count=st.integers(1, 70), limit=st.integers(0, 8000))
 def test_the_minimum_is_found_again_after_a_restart(
     tmp_path_factory: pytest.TempPathFactory, count: int, limit: int
@@ -339,7 +337,6 @@ units = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(given_units=st.lists(units, min_size=1, max_size=30))
 def test_units_are_read_back_by_their_address(
     tmp_path_factory: pytest.TempPathFactory, given_units: list[ExtUnit]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.message import Message, encode_batch, sysflag
@@ -238,7 +238,6 @@ def test_limits_for_memory_and_for_disk(
         assert result.suggest_pulling_from_slave == far
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     offset=st.integers(-2, 720), count=st.integers(0, 400),
     max_size=st.sampled_from([90, 3000, 40_000, 1 << 40]),
@@ -434,7 +433,6 @@ def java_batch_search(times: list[int], bases: list[int], per_file: int, timesta
     return -1
 
 
-@settings(max_examples=30, deadline=None)
 @given(gaps=st.lists(st.integers(0, 3), min_size=1, max_size=35))
 def test_a_batch_queue_by_time_is_javas(tmp_path_factory: pytest.TempPathFactory, gaps: list[int]) -> None:
     clock = ManualClock()
@@ -534,7 +532,6 @@ def java_clamp(store: MessageStore, found: int) -> int:
     return min(max(found, store.min_offset("topic", 0)), store.max_offset("topic", 0))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(gaps=st.lists(st.integers(0, 3), min_size=1, max_size=70), drop=st.integers(0, 2), large=st.booleans())
 def test_offset_by_time_is_javas(
     tmp_path_factory: pytest.TempPathFactory, gaps: list[int], drop: int, large: bool
@@ -559,7 +556,6 @@ def test_offset_by_time_is_javas(
                 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(gaps=st.lists(st.integers(0, 3), min_size=1, max_size=19))
 def test_in_one_queue_file_lower_is_the_first_and_upper_the_last(
     tmp_path_factory: pytest.TempPathFactory, gaps: list[int]

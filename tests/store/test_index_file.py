@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kourou.errors import StoreError
@@ -126,7 +126,6 @@ def put_all(file: IndexFile, keys: KeyList, size: int) -> None:
         assert file.put(part) == len(part) // KEY_WIDTH
 
 
-@settings(max_examples=120, deadline=None)
 @given(items=puts, slots=st.sampled_from([1, 2, 7, 100]), size=st.sampled_from([2, 33, 64, 1000]))
 @example(items=[(f"key-{n % 5}", 1, 700) for n in range(120)], slots=3, size=40)
 @example(items=[("é" * (n % 4 + 1), 1, 700) for n in range(80)], slots=3, size=40)
@@ -198,7 +197,6 @@ def add(index: IndexService, key: str, offset: int, timestamp: int) -> None:
     index.add_message(TOPIC, {"KEYS": key}, offset, timestamp)
 
 
-@settings(max_examples=60, deadline=None)
 @given(items=puts, size=st.sampled_from([1, 5, 50, 200]))
 def test_files_roll_over_as_javas_do(
     tmp_path_factory: pytest.TempPathFactory, items: list[tuple[str, int, int]], size: int
@@ -316,7 +314,6 @@ def test_the_newest_come_first(config: MessageStoreConfig, clock: ManualClock) -
     index.close()
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     times=st.lists(st.integers(0, 30), min_size=1, max_size=70).map(sorted),
     begin=st.integers(-1, 31),

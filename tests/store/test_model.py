@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -244,7 +243,5 @@ class FaultyStoreMachine(StoreMachine):
 
 
 TestStoreAgainstItsModel = StoreMachine.TestCase
-TestStoreAgainstItsModel.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
 
 TestFaultyStoreAgainstItsModel = FaultyStoreMachine.TestCase
-TestFaultyStoreAgainstItsModel.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)

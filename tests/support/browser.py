@@ -1,21 +1,45 @@
-"""A page as Chromium shows it."""
+"""Chromium for tests, and what they ask of Playwright; without it they are skipped (support.tools)."""
 
 from __future__ import annotations
 
-import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
-from playwright.sync_api import Error, sync_playwright
+from support.tools import chromium
 
-WAIT_MS = 60_000
+if TYPE_CHECKING or find_spec("playwright"):
+    from playwright.sync_api import Browser, BrowserContext, Error, Page, expect, sync_playwright
+else:
+    Browser = BrowserContext = Error = Page = expect = sync_playwright = None
+
+__all__ = ["WAIT_MS", "Browser", "BrowserContext", "Page", "expect", "running_browser", "seen_in_browser"]
+
+WAIT_MS = 30_000
+ARGUMENTS = [
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--no-first-run",
+]  # fmt: skip
+
+if expect is not None:
+    expect.set_options(timeout=WAIT_MS)
+
+
+@contextmanager
+def running_browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+        try:
+            yield found
+        finally:
+            found.close()
 
 
 def seen_in_browser(url: str, text: str) -> str:
     """All that is to be read on a page, once a text is among it. The server may be starting yet."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
-        )
+    with running_browser() as browser:
         page = browser.new_page()
         deadline = time.monotonic() + WAIT_MS / 1000
         while True:
@@ -25,8 +49,6 @@ def seen_in_browser(url: str, text: str) -> str:
             except Error:
                 assert time.monotonic() < deadline, f"{url} does not answer"
                 time.sleep(0.2)
-        page.get_by_text(text).first.wait_for(timeout=WAIT_MS)
-        page.wait_for_load_state("networkidle", timeout=WAIT_MS)
-        shown = page.inner_text("body")
-        browser.close()
-        return shown
+        page.get_by_text(text).first.wait_for(timeout=2 * WAIT_MS)
+        page.wait_for_load_state("networkidle", timeout=2 * WAIT_MS)
+        return page.inner_text("body")

@@ -14,9 +14,7 @@ import pytest
 
 PASSWORD = "kourou-test"
 
-needs_openssl = pytest.mark.skipif(
-    shutil.which("openssl") is None, reason="needs: the openssl command, to make certificates"
-)
+needs_openssl = pytest.mark.openssl
 
 
 class Certificate(NamedTuple):

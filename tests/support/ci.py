@@ -24,8 +24,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         if not (reason := skip_reason(report)).startswith(EXCUSE)
     ]
     session.config.stash[UNEXCUSED] = unexcused
-    if unexcused:  # not TESTS_FAILED, after which what failed is tried again
-        session.exitstatus = pytest.ExitCode.INTERRUPTED
+    if unexcused:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -292,7 +292,6 @@ def _spark(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]
         with _one_line():
             yield running
         return
-    _check_java()
     settings = {"spark.ui.enabled": "false", **_pairs(conf, "--conf")}
     spark = session("kourou", master=master, conf=settings)
     spark.sparkContext.setLogLevel("ERROR")
@@ -316,16 +315,6 @@ def _one_line() -> Iterator[None]:
         text = str(error)
         own = re.findall(r"^kourou\.[\w.]+: (.+)$", text, re.MULTILINE)
         raise KourouError(own[-1] if own else text.splitlines()[0]) from error
-
-
-def _check_java() -> None:
-    import os
-    import shutil
-
-    from kourou.errors import ConfigError
-
-    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        raise ConfigError("Spark needs Java 17 or later: install a JDK, or set JAVA_HOME")
 
 
 def _input(source: str, options: list[str] | None) -> Input:

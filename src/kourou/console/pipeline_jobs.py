@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -21,6 +20,7 @@ from kourou.console.texts import later
 from kourou.console.users import Role
 from kourou.console.view import View
 from kourou.errors import ConfigError
+from kourou.spark.java import java_home
 
 FORMATS = ("parquet", "delta", "iceberg")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
@@ -72,7 +72,7 @@ def missing_parts() -> str | None:
     """What Spark jobs lack on this machine, and how to get it; None where nothing is missing."""
     if find_spec("pyspark") is None:
         return later("Spark is not installed here: pip install 'kourou[spark]'")
-    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+    if java_home() is None:
         return later("Spark needs Java 17 or later: install a JDK, or set JAVA_HOME")
     return None
 

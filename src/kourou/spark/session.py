@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from kourou.spark.java import provide_java
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -50,6 +52,8 @@ def session(
 
     from kourou.spark import daemon  # not at the top: it runs as a program of its own
 
+    if "SPARK_REMOTE" not in os.environ:
+        provide_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
     if master is not None or "SPARK_REMOTE" not in os.environ:
