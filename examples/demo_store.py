@@ -138,7 +138,7 @@ def write_until_killed(root: str) -> None:
             )
             properties = {"UNIQ_KEY": unique(), "KEYS": f"{topic[:-1]}-{number}", "TAGS": rng.choice("ABC")}
             result = store.put_message(
-                InnerMessage(topic, number % 4, body.encode(), encode_properties(properties))
+                InnerMessage.of(topic, number % 4, body.encode(), encode_properties(properties))
             )
             if topic == "orders":
                 lines.append(f"{result.physical_offset} {number}\n")

@@ -146,7 +146,7 @@ def write_store(directory: str) -> MessageStoreConfig:
             clock.tick()
             body = b"x" * (60 + 37 * number % 150)
             properties = {"KEYS": key, "TAGS": "paid"}
-            store.put_message(InnerMessage(topic, queue, body, properties, born_timestamp=FIRST_MS))
+            store.put_message(InnerMessage.of(topic, queue, body, properties, born_timestamp=FIRST_MS))
     return config
 
 

@@ -91,7 +91,7 @@ KNOWN = [
     (RequestCode.QUERY_CONSUME_QUEUE, UNSET, LEFT_BLANK),
     (RequestCode.SEND_MESSAGE, "code: 1 != 13", "Java fails at a message without a body"),
     (RequestCode.SEND_MESSAGE, "remark: 'java.lang.NullPointerException", "as above"),
-    (RequestCode.GET_ALL_CONSUMER_OFFSET, "body.logOffset: extra", "offsets know which deletions they are after"),
+    (RequestCode.GET_ALL_CONSUMER_OFFSET, "body.logOffset: extra", "deletions before it are known"),
     (RequestCode.QUERY_ASSIGNMENT, "messageQueueAssignments.*POP|queueId: -1 != 0", "there is no POP"),
     (RequestCode.SET_MESSAGE_REQUEST_MODE, "code: 0 != (17|29)|remark: None", "there is no POP"),
     (RequestCode.GET_ALL_TOPIC_CONFIG, "order: True != False", "by a KV config that is not recorded"),
