@@ -533,17 +533,20 @@ def test_a_batch_whose_message_calls_itself_an_inner_batch_is_illegal(
 def test_a_batch_interrupted_by_a_full_disk_is_completed_when_there_is_room(
     store: MessageStore, disk: FaultDisk
 ) -> None:
-    """Its first messages were in their queue already, so it could not be taken back."""
+    """Its first messages were in their queue already, so it could not be taken back. All have their keys."""
     queue_file_entries = 20
     for _ in range(queue_file_entries - 2):
         put(store, message(body=b"."))
     disk.fail_maps("consumequeue")
-    result = store.put_messages(batch_of([b"1", b"2", b"3", b"4"]))
+    batch = [Message("topic", b"%d" % number, {"KEYS": f"k{number}"}) for number in range(1, 5)]
+    result = store.put_messages(message(body=encode_batch(batch)))
     assert result.ok
     assert not store.put_message(message()).ok
     disk.heal()
     store.dispatcher.reput()
     assert bodies(store)[-4:] == [b"1", b"2", b"3", b"4"]
+    for number in range(1, 5):
+        assert len(store.query_message("topic", f"k{number}", 8, 0, 1 << 62).physical_offsets) == 1
 
 
 # The record's form

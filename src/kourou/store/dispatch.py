@@ -34,7 +34,7 @@ from kourou.message.properties import decode_properties, tags_code
 from kourou.store.commit_log import END_FILE_MIN_BLANK, CommitLog
 from kourou.store.config import BrokerRole, MessageStoreConfig, parse_delay_levels
 from kourou.store.consume_queue import ConsumeQueue
-from kourou.store.index_file import IndexService, KeyList
+from kourou.store.index_file import KEY_WIDTH, IndexService, KeyList
 
 if TYPE_CHECKING:
     from kourou.store.checkpoint import StoreCheckpoint
@@ -344,9 +344,7 @@ class Dispatcher:
         """Give the records of a block their queue entries and keys, and tell who waits for one. Hot."""
         queue = self._queues.get_if_usable(block.topic, block.queue_id)
         if not isinstance(queue, ConsumeQueue) or queue.ext is not None or not queue.put_block(block):
-            for request in block.requests():
-                self._queues.dispatch(request)
-                self.dispatched_offset = request.physical_offset + request.size
+            self._dispatch_one_by_one(block)
         self.dispatched_offset = block.physical_offset + block.size
         checkpoint = self.checkpoint
         checkpoint.dispatched_msg_timestamp = block.store_timestamp
@@ -357,6 +355,19 @@ class Dispatcher:
             following = block.queue_offset + len(block.offsets)
             for code in dict.fromkeys(block.codes):
                 self.on_arrive(block.topic, block.queue_id, following, code, block.store_timestamp, None)
+
+    def _dispatch_one_by_one(self, block: DispatchBlock) -> None:
+        """Give the records of a block their queue entries. Where one has no room, those before it have
+        theirs, and get their keys here: the rest of the block is read from the log later."""
+        try:
+            for request in block.requests():
+                self._queues.dispatch(request)
+                self.dispatched_offset = request.physical_offset + request.size
+        except (OSError, KourouError):
+            if self._indexes:
+                done = sum(offset < self.dispatched_offset for offset in block.keys[2::KEY_WIDTH])
+                self._index.add_flat(block.keys[: done * KEY_WIDTH])
+            raise
 
     def reput(self) -> None:
         """Dispatch every confirmed record that is not yet."""
