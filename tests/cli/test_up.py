@@ -83,6 +83,18 @@ def test_keys_of_brokers_are_set(tmp_path):
     assert [config["fileReservedTime"] for config in configs] == ["5", "5"]
 
 
+async def addresses_at(namesrv: str) -> set[str]:
+    async with Admin(namesrv) as admin:
+        found = await admin.clusters.brokers()
+        return {address for broker in found for address in broker.addresses.values()}
+
+
+def test_what_is_up_is_known_at_the_name_server(tmp_path):
+    """A topic that is made at once is made at all brokers."""
+    with running("--dir", tmp_path, "--no-console", "--brokers", "2", "--slaves", "1") as at:
+        assert len(run(addresses_at(at["name server"]))) == 4
+
+
 @pytest.mark.parametrize(
     ("setting", "why"),
     [

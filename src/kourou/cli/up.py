@@ -21,10 +21,13 @@ from kourou.properties_file import parse_properties
 if TYPE_CHECKING:
     import asyncio
 
+    from kourou.namesrv import NameServer
+
 MAX_PORT = 65535
 PORT_STEP = 10  # between the ports of brokers, each of which takes three
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
+REGISTER_TIMEOUT_S, REGISTER_STEP_S = 10.0, 0.02
 
 # Keys that follow from the options, for each broker others
 _OWN_KEYS = {
@@ -204,8 +207,11 @@ async def _up(
         jobs=directory / "jobs",
     )
     try:
-        serve = _serve_here if len(properties) == 1 else _serve_processes
-        await serve(properties, stop, _Announcement(started, directory, namesrv, console))
+        announce = _Announcement(started, directory, namesrv, console)
+        if len(properties) == 1:
+            await _serve_here(properties, stop, announce)
+        else:
+            await _serve_processes(properties, stop, announce, name_server)
     finally:
         await console.stop()
         await name_server.stop()
@@ -285,7 +291,7 @@ async def _serve_here(properties: list[dict[str, str]], stop: asyncio.Event, ann
 
 
 async def _serve_processes(
-    properties: list[dict[str, str]], stop: asyncio.Event, announce: _Announcement
+    properties: list[dict[str, str]], stop: asyncio.Event, announce: _Announcement, name_server: NameServer
 ) -> None:
     """Several brokers, each in a process; one that ends by itself ends all, with its number."""
     import asyncio
@@ -295,6 +301,10 @@ async def _serve_processes(
         for values in properties:
             processes.append(await _start_broker(values))
         addresses = await asyncio.gather(*map(_address_of, processes, properties))
+        # They listen before they are registered, and topics are made at brokers that the name server knows.
+        deadline = time.monotonic() + REGISTER_TIMEOUT_S
+        while name_server.routes.sizes()["addresses"] < len(processes) and time.monotonic() < deadline:
+            await asyncio.sleep(REGISTER_STEP_S)
         is_slave = ["brokerId" in values for values in properties]
         announce(
             [address for address, slave in zip(addresses, is_slave) if not slave],
