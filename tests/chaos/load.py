@@ -37,8 +37,9 @@ class Load:
     async def __aenter__(self) -> Load:
         for number in range(2):
             consumer = Consumer(
-                self._namesrv, group=GROUP, subscribe=TOPIC, consume_from="first", instance=f"chaos-{number}"
-            )
+                self._namesrv, group=GROUP, subscribe=TOPIC, consume_from="first", instance=f"chaos-{number}",
+                start_timeout_s=None,
+            )  # fmt: skip
             consumer.handler(self._consume)
             await self._stack.enter_async_context(consumer)
         sends: list[_Send] = [self._plain, self._plain, self._batch, self._delayed, self._transaction]

@@ -81,7 +81,9 @@ class Member:
 
     async def _consume(self) -> None:
         self._stopped = asyncio.Event()
-        async with Consumer(self._namesrv, group="G", subscribe="T", consume_from="first") as consumer:
+        async with Consumer(
+            self._namesrv, group="G", subscribe="T", consume_from="first", start_timeout_s=None
+        ) as consumer:
 
             @consumer.handler
             async def consume(message: ReceivedMessage) -> None:

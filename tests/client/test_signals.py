@@ -16,7 +16,8 @@ from kourou.client import ClientError, Consumer
 from support.clients import bodies, run, send
 
 HEAD = """
-    import asyncio, sys, time
+    import asyncio, signal, sys, time
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where a shell runs tests with &
     from kourou import client, sync
     options = dict(group=sys.argv[2], subscribe=sys.argv[3], consume_from="first", stop_on_signals=True)
 """

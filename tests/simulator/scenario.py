@@ -151,6 +151,7 @@ class Scenario:
                 group="CG",
                 subscribe=TOPIC,
                 consume_from="first",
+                start_timeout_s=None,  # servers may be down for longer
                 ip=HOSTS["client"],
                 instance="consumer",
             ) as consumer,
