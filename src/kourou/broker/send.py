@@ -19,7 +19,6 @@ from kourou.broker.config import resolved
 from kourou.broker.groups import SubscriptionGroupConfig
 from kourou.broker.names import check_topic_name, is_send_forbidden
 from kourou.broker.send_answers import FAILURES, STORED, AnswerForms, SendRefusedError, remark_of
-from kourou.broker.stats import TopicStats
 from kourou.errors import BadMessageError
 from kourou.message import properties as names
 from kourou.message import sysflag
@@ -75,13 +74,12 @@ OnStored = Callable[[InnerMessage, PutMessageResult], None]
 class _Target:
     """What the checks of a topic found. Hot: looked up for each message, made anew when topics change."""
 
-    __slots__ = ("config", "is_usual", "name", "puts", "queues", "sys_flag")
+    __slots__ = ("config", "is_usual", "name", "queues", "sys_flag")
 
-    def __init__(self, config: TopicConfig, is_batch: bool, stats: TopicStats, store_flag: int) -> None:
+    def __init__(self, config: TopicConfig, is_batch: bool, store_flag: int) -> None:
         self.config = config
         self.name = config.name
         self.queues = max(config.read_queue_nums, config.write_queue_nums)
-        self.puts = [stats.queue(queue_id) for queue_id in range(self.queues)]
         multi = sysflag.MULTI_TAGS if config.topic_filter_type == "MULTI_TAG" else 0
         self.sys_flag = multi | store_flag
         compacted = config.attributes.get("cleanup.policy") == "COMPACTION"
@@ -276,7 +274,7 @@ class MessageSender:
             known = self._create_topic(connection, header)
         store_flag = sysflag.STORE_HOST_V6 if len(self.store_host) == 20 else 0
         is_batch = broker.topics.is_batch_topic(topic)
-        target = _Target(known, is_batch, broker.stats.topic(topic), store_flag)
+        target = _Target(known, is_batch, store_flag)
         if start == 0 and config.broker_permission & PERM_WRITE:
             self._targets[topic] = target  # nothing of what was checked changes without notice
         return target
