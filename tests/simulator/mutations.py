@@ -12,10 +12,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
+
+import msgspec.structs
 
 import kourou.files
 import kourou.store.bulk_dispatch
@@ -108,7 +109,7 @@ def _early(self: MessagePutter, properties: dict[str, str], timestamp: int, code
 def _turned(outcome: int, into: int) -> Callable[..., Any]:
     def end(self: TransactionService, request: Any, header: Any, half: Any) -> Any:
         if header.commit_or_rollback == outcome and not header.from_transaction_check:
-            header = replace(header, commit_or_rollback=into)
+            header = msgspec.structs.replace(header, commit_or_rollback=into)
         return _end(self, request, header, half)
 
     return end

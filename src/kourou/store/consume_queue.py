@@ -412,7 +412,7 @@ class ConsumeQueue:
         files = self.files.files
         if not files:
             return
-        end, max_ext = 0, 0
+        end, max_ext, log_end = 0, 0, 0
         for file in files[max(len(files) - 3, 0) :]:
             # Behind the data all is zero: reading it would only fault pages in.
             used = min(-(-file.mapping.data_end(0) // ENTRY_SIZE), file.size // ENTRY_SIZE)
@@ -420,10 +420,16 @@ class ConsumeQueue:
             valid = 0
             for start in range(0, len(entries), SCAN_ENTRIES):
                 chunk = entries[start : start + SCAN_ENTRIES]
-                bad = np.flatnonzero((chunk["offset"] < 0) | (chunk["size"] <= 0))
+                # Entries lie in the order of the log. One that does not was torn, or had a bit flipped.
+                ends = chunk["offset"].astype(np.int64) + np.where(
+                    chunk["size"] == BLANK_SIZE, 0, chunk["size"]
+                )
+                before = np.concatenate(([log_end], ends[:-1]))
+                bad = np.flatnonzero((chunk["offset"] < before) | (chunk["size"] <= 0))
                 valid = start + (int(bad[0]) if len(bad) else len(chunk))
                 if len(bad):
                     break
+                log_end = int(ends[-1])
             if valid:
                 self._note_last(entries[valid - 1])
                 if self.ext is not None:
