@@ -194,7 +194,7 @@ def test_recovery_ends_the_queue_at_a_hole_in_the_last_three_files(tmp_path: Pat
     again.close()
 
 
-@pytest.mark.parametrize("entry", [(-1, 100, 0), (100, 0, 0), (100, -5, 0)])
+@pytest.mark.parametrize("entry", [(-1, 100, 0), (400, 0, 0), (400, -5, 0), (0, 16, 0), (399, 100, 0)])
 def test_recovery_ends_the_queue_at_an_impossible_entry(tmp_path: Path, entry: tuple[int, int, int]) -> None:
     queue = open_queue(tmp_path)
     fill(queue, 0, 10)
