@@ -73,3 +73,15 @@ def test_a_field_that_is_missing_is_read_the_same(code):
         command = decode(frame(code, fields))
         alone = RemotingCommand(code, fields)
         assert read(header, command, by_field=False) == read(header, alone, by_field=True), missing
+
+
+def test_a_code_that_is_said_twice_gets_no_header_of_another_code():
+    """Rights are checked by the fields of the code that counts, the last: the header must be of it too."""
+    fields = {
+        wire: VALID[kind] for header in (SendMessage, SendMessageV2) for _, wire, kind, *_ in plan_of(header)
+    }
+    fields |= {"topic": "theirs", "b": "mine"}
+    header = b'{"code":10,"extFields":%b,"opaque":9,"code":310}' % json.dumps(fields).encode()
+    command = decode(len(header).to_bytes(4, "big") + header)
+    assert (command.code, command.header) == (RequestCode.SEND_MESSAGE_V2, None)
+    assert SendMessageV2.read(command).topic == command.ext_fields["b"] == "mine"

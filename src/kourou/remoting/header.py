@@ -205,7 +205,7 @@ def read_at_once(code: int, header: type[Header]) -> None:
     def read(source: memoryview) -> RemotingCommand | None:
         try:
             command: RemotingCommand = decode(source)
-            if is_doubtful(command.header):
+            if command.code != code or is_doubtful(command.header):  # a code may be said twice
                 return None
         except unreadable:
             return None
