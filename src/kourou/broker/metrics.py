@@ -22,6 +22,7 @@ from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.metrics import (
     OVERFLOW,
+    REFUSALS,
     RPC_LATENCY,
     Histogram,
     Labels,
@@ -358,6 +359,7 @@ class BrokerMetrics:
         page.add_value(families.HELD_PULLS, broker.puller.held)
         page.add_value(families.CONNECTIONS, len(broker.server.connections))
         page.add_value(families.SLOW_REQUESTS, 0 if broker.watch is None else broker.watch.slow_requests)
+        page.add_rows(REFUSALS, [((name,), number) for name, number in broker.refusals.counts.items()])
         page.add_value(families.REGISTERED, len(broker.registrar.registered_at))
         page.add_value(families.INDEX_BEHIND, broker.store.index_catch_up.behind_bytes)
         if broker.config.store.broker_role is not BrokerRole.SLAVE:

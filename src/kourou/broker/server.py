@@ -43,6 +43,7 @@ from kourou.broker.transactions import TransactionService
 from kourou.clock import Clock, SystemClock
 from kourou.errors import ConfigError, KourouError
 from kourou.message import properties as names
+from kourou.remoting.budgets import Budgets, Refusals
 from kourou.remoting.client import RemotingClient
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
@@ -101,6 +102,7 @@ class Broker:
         self.slave: SlaveService | None = SlaveService(self) if is_slave else None
         acts = self.config.enable_slave_acting_master
         self.group: BrokerGroup | None = BrokerGroup(self) if acts else None
+        self.budgets, self.refusals = Budgets.read(self.config.others), Refusals()
         self.metrics: BrokerMetrics | None = None
         if exports(self.config.metrics_exporter_type):
             self.metrics = BrokerMetrics(self)

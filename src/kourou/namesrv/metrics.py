@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kourou.remoting.metrics import (
+    REFUSALS,
     RPC_LATENCY,
     Family,
     MetricsServer,
@@ -29,7 +30,7 @@ SLOW_REQUESTS = Family(
 )
 READY = Family("kourou_ready", "gauge", "1 where /ready says yes.")
 
-FAMILIES = (CLUSTERS, BROKERS, ADDRESSES, TOPICS, CONNECTIONS, SLOW_REQUESTS, READY, RPC_LATENCY)
+FAMILIES = (CLUSTERS, BROKERS, ADDRESSES, TOPICS, CONNECTIONS, SLOW_REQUESTS, REFUSALS, READY, RPC_LATENCY)
 
 
 class NameServerMetrics:
@@ -76,6 +77,7 @@ class NameServerMetrics:
         page.add_value(TOPICS, sizes["topics"])
         page.add_value(CONNECTIONS, server.connections)
         page.add_value(SLOW_REQUESTS, 0 if server.watch is None else server.watch.slow_requests)
+        page.add_rows(REFUSALS, [((name,), number) for name, number in server.refusals.counts.items()])
         page.add_value(READY, 0 if self.missing() else 1)
         page.add(RPC_LATENCY, self.rpc.histogram())
         return page

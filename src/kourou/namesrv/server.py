@@ -16,6 +16,7 @@ from kourou.namesrv.handlers import Context, make_handlers
 from kourou.namesrv.kv import KvConfig
 from kourou.namesrv.metrics import NameServerMetrics
 from kourou.namesrv.routes import MinBrokerIdChange, RouteTable
+from kourou.remoting.budgets import Budgets, Refusals
 from kourou.remoting.client import RemotingClient
 from kourou.remoting.codes import RequestCode
 from kourou.remoting.command import RemotingCommand
@@ -52,6 +53,7 @@ class NameServer:
         guard = Guard(self.auth, self.access, lambda: self.config.others.get("clusterName", DEFAULT_CLUSTER))
         context = Context(self.config, self.routes, self.kv, clock, clock.elapsed_ms(), guard)
         handlers = guard.guard(make_handlers(context))
+        self.budgets, self.refusals = Budgets.read(self.config.others), Refusals()
         self.metrics: NameServerMetrics | None = None
         watched = WatchConfig.read(self.config.others)
         if exports(watched.metrics_exporter_type):

@@ -201,6 +201,14 @@ class RpcMeter:
         return found
 
 
+REFUSALS = Family(
+    "kourou_refusals_total",
+    "counter",
+    "Requests, connections and entries that were refused or closed because a budget was spent.",
+    ("budget",),
+)
+
+
 def java_bool(value: bool) -> str:
     """`true` or `false`."""
     return "true" if value else "false"
