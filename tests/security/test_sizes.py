@@ -69,7 +69,7 @@ def test_who_announces_much_and_sends_little_costs_little(port: int) -> None:
 
 def test_many_large_headers_do_not_pile_up(port: int) -> None:
     """Each is answered, one after the other, and is gone then."""
-    fields = {f"field-{number}": "v" * 1000 for number in range(4000)}
+    fields = {f"field-{number}": "v" * 1000 for number in range(1000)}
     frame = RemotingCommand(UNKNOWN, fields).encode()
     before = resident_bytes()
     with contextlib.closing(Peer(port)) as peer:
@@ -77,6 +77,14 @@ def test_many_large_headers_do_not_pile_up(port: int) -> None:
             peer.socket.sendall(frame)
             assert peer.receive().code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert resident_bytes() - before < MOST_GROWTH_BYTES
+
+
+def test_a_header_longer_than_any_ends_its_connection(port: int) -> None:
+    fields = {f"field-{number}": "v" * 1000 for number in range(1100)}
+    with contextlib.closing(Peer(port)) as peer:
+        with contextlib.suppress(ConnectionError):
+            peer.socket.sendall(RemotingCommand(UNKNOWN, fields).encode())
+        assert is_hung_up_on(peer)
 
 
 def test_a_registration_that_inflates_without_end_is_refused(name_server: NameServer) -> None:

@@ -43,7 +43,8 @@ from kourou.broker.transactions import TransactionService
 from kourou.clock import Clock, SystemClock
 from kourou.errors import ConfigError, KourouError
 from kourou.message import properties as names
-from kourou.remoting.budgets import Budgets, Refusals
+from kourou.remoting.budgets import Budgets, Refusals, within
+from kourou.remoting.buffers import Buffers
 from kourou.remoting.client import RemotingClient
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
@@ -133,6 +134,7 @@ class Broker:
                 f"{root}/config/{SLAVE_OFFSET_FILE}", self.slave.offsets
             )
         self._behind_log = (self.offsets.file_name, "delayOffset.json")
+        self._settling: dict[str, asyncio.Task[None]] = {}  # by file, those that have not begun
         self._saving = asyncio.Lock()
         self._saves_begun = 0
         self._saved_by = dict.fromkeys(self._files, 0)  # the number of the write that a file is from
@@ -186,12 +188,13 @@ class Broker:
             self.puller = MessagePuller(self)
             self.registrar = Registrar(self)
             handlers = make_handlers(self)
-            guarded = self.guard.guard(handlers)
+            guarded = within(self.budgets, self.refusals, self.guard.guard(handlers))
             self.server = RemotingServer(
                 guarded,
                 on_close=self._connection_lost,
                 tls=self._tls,
                 make_connection=Connection if self.watch is None else partial(TimedConnection, self.watch),
+                buffers=Buffers(self.budgets, self.refusals),
             )
             if self.metrics is not None:
                 self.metrics.attach()
@@ -469,11 +472,21 @@ class Broker:
     def _topics_changed(self, changed: set[str]) -> None:
         self.configure()
         self.registrar.topic_changed(changed)
-        self._topics_settled = self._spawn(self.settle("topics.json"))
+        self._topics_settled = self._settle_soon("topics.json")
 
     def _groups_changed(self, changed: set[str]) -> None:
         self.puller.configure()
-        self._spawn(self.settle("subscriptionGroup.json"))
+        self._settle_soon("subscriptionGroup.json")
+
+    def _settle_soon(self, file: str) -> asyncio.Task[None]:
+        """Settle what changed in this turn of the loop: one request may make thousands of groups."""
+        if file not in self._settling:
+            self._settling[file] = self._spawn(self._settle_turn(file))
+        return self._settling[file]
+
+    async def _settle_turn(self, file: str) -> None:
+        del self._settling[file]
+        await self.settle(file)
 
     def _latest_ms(self) -> int:
         """The latest time that a message may say which is there: by the clock here, or that of a master."""

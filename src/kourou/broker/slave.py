@@ -137,7 +137,8 @@ class SlaveService:
 
     async def _ask_json(self, code: RequestCode) -> dict[str, Any]:
         answer = await self._ask(code)
-        found = lenient_json.loads(bytes(answer.body or b"{}"))
+        # Java's tables of offsets have numbers as keys, and may be large.
+        found = await asyncio.to_thread(lenient_json.loads, bytes(answer.body or b"{}"))
         if not isinstance(found, dict):
             raise KourouError(f"request {code.name} was answered with no object")
         return found

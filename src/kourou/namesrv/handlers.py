@@ -5,8 +5,10 @@ Where Java's response has a header of its own, extFields are there even if empty
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import zlib
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +26,8 @@ from kourou.namesrv.kv import ORDER_TOPIC_CONFIG, KvConfig
 from kourou.namesrv.routes import BrokerIdentity, QueueData, RouteTable
 from kourou.properties_file import parse_properties
 from kourou.remoting import lenient_json
+from kourou.remoting.bodies import MAX_LENIENT_TOKENS
+from kourou.remoting.budgets import Budgets
 from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection, Handler
@@ -34,6 +38,7 @@ from kourou.remoting.registration import (
     UNIT_SUB_FLAG,
     V4_9_4,
     DataVersion,
+    Registration,
     decode_registration,
 )
 
@@ -55,6 +60,8 @@ class Context:
     clock: Clock
     started_ms: int  # elapsed time
     guard: Guard
+    budgets: Budgets
+    answer_later: Callable[[Connection, RemotingCommand, Coroutine[Any, Any, RemotingCommand]], None]
 
 
 def make_handlers(context: Context) -> dict[int, Handler]:
@@ -65,8 +72,10 @@ def make_handlers(context: Context) -> dict[int, Handler]:
 # Brokers
 
 
-def register_broker(context: Context, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-    """A broker registers, or renews its registration."""
+def register_broker(
+    context: Context, connection: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
+    """A broker registers, or renews its registration. A worker reads its topics, which may be many."""
     header = RegisterBroker.read(request)
     body, crc = _body(request), header.body_crc32
     if crc != 0 and crc != zlib.crc32(body or b"") & 0x7FFFFFFF:
@@ -74,9 +83,30 @@ def register_broker(context: Context, connection: Connection, request: RemotingC
         return request.response(ResponseCode.SYSTEM_ERROR, {}, remark="crc32 not match")
     who = _broker(header)
     _require_clusters(context, connection, request, context.routes.clusters_of(who.name), UPDATE)
+    decode = partial(
+        decode_registration,
+        body,
+        compressed=header.compressed,
+        version=request.version,
+        max_topics=context.budgets.max_registered_topics,
+    )
+    context.answer_later(connection, request, _register(context, connection, request, header, decode))
+    return None
+
+
+async def _register(
+    context: Context,
+    connection: Connection,
+    request: RemotingCommand,
+    header: RegisterBroker,
+    decode: Callable[[], Registration],
+) -> RemotingCommand:
+    registration = await asyncio.get_running_loop().run_in_executor(None, decode)
+    if not connection.is_open:  # gone meanwhile; nobody would take the broker out again
+        return request.response(ResponseCode.SYSTEM_ERROR, {}, remark="register broker failed")
     result = context.routes.register(
-        who,
-        decode_registration(body, compressed=header.compressed, version=request.version),
+        _broker(header),
+        registration,
         ha_address=header.ha_server_addr,
         zone=request.ext_fields.get(ZONE_NAME) or None,
         timeout_ms=header.heartbeat_timeout_millis,
@@ -355,7 +385,7 @@ def _body(request: RemotingCommand) -> bytes | None:
 
 def _parse(body: bytes) -> dict[str, Any]:
     try:
-        value = lenient_json.loads(body)
+        value = lenient_json.loads(body, MAX_LENIENT_TOKENS)
     except ValueError as error:
         raise BadRequestError(f"the body is no JSON: {error}") from error
     if not isinstance(value, dict):

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from kourou.clock import Clock
 from kourou.namesrv.config import NameServerConfig
+from kourou.remoting.budgets import Budgets, OverBudgetError
 from kourou.remoting.registration import (
     PERM_READ,
     PERM_WRITE,
@@ -141,11 +142,13 @@ class RouteTable:
         self,
         config: NameServerConfig,
         clock: Clock,
+        budgets: Budgets | None = None,
         *,
         on_min_broker_id_change: Callable[[MinBrokerIdChange], None] | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
+        self._budgets = budgets or Budgets()
         self._on_min_broker_id_change = on_min_broker_id_change
         self._topics: dict[str, dict[str, QueueData]] = {}  # by broker name
         self._brokers: dict[str, BrokerData] = {}
@@ -177,7 +180,7 @@ class RouteTable:
         connection: Closable | None = None,
     ) -> RegisterResult | None:
         """Take a broker and its topics in, or renew them. None if it is refused: a single topic is registered
-        only for a broker that is known."""
+        only for a broker that is known. OverBudgetError where there are too many brokers or topics."""
         broker = self._brokers.get(who.name)
         first = broker is None
         if broker is None:
@@ -194,6 +197,7 @@ class RouteTable:
         if who.broker_id not in broker.addresses and len(registration.topics) == 1:
             log.warning("%s registers one topic and is not known yet: refused", who)
             return None
+        self._check_budgets(who, registration)
 
         self._clusters.setdefault(who.cluster, {})[who.name] = None
         self._brokers[who.name] = broker
@@ -212,6 +216,18 @@ class RouteTable:
         if min_id_changed and self._config.notify_min_broker_id_changed:
             self._notify_min_broker_id(broker, None, ha_address)
         return self._master_of(who, broker)
+
+    def _check_budgets(self, who: BrokerIdentity, registration: Registration) -> None:
+        most = self._budgets.max_brokers
+        if (who.cluster, who.address) not in self._live and len(self._live) >= most:
+            raise OverBudgetError("maxBrokers", f"there are {most} brokers: {who} is refused")
+        most, new = self._budgets.max_topics_of_brokers, 0
+        for name in registration.topics:
+            new += who.name not in self._topics.get(name, ())
+        if new and sum(map(len, self._topics.values())) + new > most:
+            raise OverBudgetError(
+                "maxTopicsOfBrokers", f"brokers have {most} topics: {new} of {who} are refused"
+            )
 
     def _is_outdated(self, who: BrokerIdentity, broker: BrokerData, registration: Registration) -> bool:
         """Whether another address holds this id with a later state."""
@@ -273,13 +289,21 @@ class RouteTable:
         live = self._live.get((who.cluster, master))
         return RegisterResult() if live is None else RegisterResult(master, live.ha_address)
 
-    def unregister(self, who: BrokerIdentity) -> None:
-        """Forget a broker: its address, and with the last address of its name, its topics."""
+    def unregister(self, *brokers: BrokerIdentity) -> None:
+        """Forget brokers: their addresses, and with the last address of a name, its topics."""
+        gone = {who.name for who in brokers if self._drop_address(who)}
+        if gone:
+            for topic in [t for t, queues in self._topics.items() if not gone.isdisjoint(queues)]:
+                for name in gone.intersection(self._topics[topic]):
+                    self._remove_queues(topic, name)
+
+    def _drop_address(self, who: BrokerIdentity) -> bool:
+        """Forget an address; whether its name has no other."""
         self._live.pop((who.cluster, who.address), None)
         self._filter_servers.pop((who.cluster, who.address), None)
         broker = self._brokers.get(who.name)
         if broker is None:
-            return
+            return False
         min_id_changed = bool(broker.addresses) and who.broker_id == min(broker.addresses)
         broker.addresses = {i: a for i, a in broker.addresses.items() if a != who.address}
         if broker.addresses:
@@ -287,39 +311,46 @@ class RouteTable:
                 self._change_perm(who.name, lambda perm: perm & ~PERM_WRITE)
             if min_id_changed and broker.enable_acting_master and self._config.notify_min_broker_id_changed:
                 self._notify_min_broker_id(broker, who.address, None)
-            return
+            return False
         log.info("the last broker of %s is gone: %s", who.name, who.address)
         del self._brokers[who.name]
         names = self._clusters.get(who.cluster, {})
         names.pop(who.name, None)
         if not names:
             self._clusters.pop(who.cluster, None)
-        for topic in [t for t, queues in self._topics.items() if who.name in queues]:
-            self._remove_queues(topic, who.name)
+        return True
 
     def connection_lost(self, connection: Closable) -> None:
         """Forget the brokers that registered on a connection."""
-        for key in [k for k, live in self._live.items() if live.connection is connection]:
-            self._forget(*key)
+        self._forget({key for key, live in self._live.items() if live.connection is connection})
 
     def expire(self) -> None:
         """Forget brokers that have not been heard of for too long."""
         now_ms = self._clock.elapsed_ms()
-        for key, live in list(self._live.items()):
-            if live.last_seen_ms + live.timeout_ms < now_ms:
-                log.warning("broker %s of %s was silent for %d ms", key[1], key[0], live.timeout_ms)
-                self._forget(*key)
-                if live.connection is not None:
-                    live.connection.close()
+        silent = {
+            key: live for key, live in self._live.items() if live.last_seen_ms + live.timeout_ms < now_ms
+        }
+        for (cluster, address), live in silent.items():
+            log.warning("broker %s of %s was silent for %d ms", address, cluster, live.timeout_ms)
+            if live.connection is not None:
+                live.connection.close()
+        self._forget(set(silent))
 
-    def _forget(self, cluster: str, address: str) -> None:
-        for broker in list(self._brokers.values()):
-            for broker_id, registered in broker.addresses.items():
-                if broker.cluster == cluster and registered == address:
-                    self.unregister(BrokerIdentity(cluster, broker.name, broker_id, address))
-                    return
-        self._live.pop((cluster, address), None)
-        self._filter_servers.pop((cluster, address), None)
+    def _forget(self, keys: set[tuple[str, str]]) -> None:
+        """Forget the brokers of some clusters and addresses."""
+        if not keys:
+            return
+        self.unregister(
+            *(
+                BrokerIdentity(broker.cluster, broker.name, broker_id, address)
+                for broker in self._brokers.values()
+                for broker_id, address in broker.addresses.items()
+                if (broker.cluster, address) in keys
+            )
+        )
+        for key in keys:
+            self._live.pop(key, None)
+            self._filter_servers.pop(key, None)
 
     def _notify_min_broker_id(self, broker: BrokerData, offline: str | None, ha_address: str | None) -> None:
         """Tell those that stay; or, where one came, those that were there."""

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections.abc import Coroutine
 from functools import partial
+from typing import Any
 
 from kourou.auth import AccessTables, AuthConfig, Guard
 from kourou.clock import Clock, SystemClock
@@ -16,7 +18,8 @@ from kourou.namesrv.handlers import Context, make_handlers
 from kourou.namesrv.kv import KvConfig
 from kourou.namesrv.metrics import NameServerMetrics
 from kourou.namesrv.routes import MinBrokerIdChange, RouteTable
-from kourou.remoting.budgets import Budgets, Refusals
+from kourou.remoting.budgets import Budgets, OverBudgetError, Refusals, within
+from kourou.remoting.buffers import Buffers
 from kourou.remoting.client import RemotingClient
 from kourou.remoting.codes import RequestCode
 from kourou.remoting.command import RemotingCommand
@@ -45,15 +48,24 @@ class NameServer:
     ) -> None:
         self.config = config or NameServerConfig()
         clock = clock or SystemClock()
-        self.routes = RouteTable(self.config, clock, on_min_broker_id_change=self._notify)
         self.kv = KvConfig(self.config.kv_config_path)
         self.auth = AuthConfig.read(self.config.others)
         kept = self.auth.directory or os.path.dirname(os.path.abspath(self.config.kv_config_path))
         self.access = AccessTables(kept)
         guard = Guard(self.auth, self.access, lambda: self.config.others.get("clusterName", DEFAULT_CLUSTER))
-        context = Context(self.config, self.routes, self.kv, clock, clock.elapsed_ms(), guard)
-        handlers = guard.guard(make_handlers(context))
         self.budgets, self.refusals = Budgets.read(self.config.others), Refusals()
+        self.routes = RouteTable(self.config, clock, self.budgets, on_min_broker_id_change=self._notify)
+        context = Context(
+            self.config,
+            self.routes,
+            self.kv,
+            clock,
+            clock.elapsed_ms(),
+            guard,
+            self.budgets,
+            self._answer_later,
+        )
+        handlers = within(self.budgets, self.refusals, guard.guard(make_handlers(context)))
         self.metrics: NameServerMetrics | None = None
         watched = WatchConfig.read(self.config.others)
         if exports(watched.metrics_exporter_type):
@@ -67,10 +79,13 @@ class NameServer:
             on_close=self.routes.connection_lost,
             tls=tls,
             make_connection=Connection if self.watch is None else partial(TimedConnection, self.watch),
+            buffers=Buffers(self.budgets, self.refusals),
         )
         self._client = RemotingClient(tls=tls, credentials=self.auth.inner)
         self._expiry: asyncio.Task[None] | None = None
-        self._notices: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # notices and answers under way
+        self._notices = 0
+        self._pending_bytes = 0  # of requests that are answered later
         self.port = 0
 
     async def start(self) -> None:
@@ -89,7 +104,7 @@ class NameServer:
         """Close everything."""
         if self.metrics is not None:
             await self.metrics.stop()
-        tasks = [task for task in (self._expiry, *self._notices) if task is not None]
+        tasks = [task for task in (self._expiry, *self._tasks) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -115,15 +130,49 @@ class NameServer:
         }
         present = {name: value for name, value in fields.items() if value is not None}
         for address in change.notify:
-            if len(self._notices) >= MAX_NOTICES:
+            if self._notices >= MAX_NOTICES:
                 log.warning("too many brokers to tell of another lowest id: %s is left out", address)
                 continue
-            request = RemotingCommand(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, present)
-            task = asyncio.get_running_loop().create_task(self._tell(address, request))
-            self._notices.add(task)
-            task.add_done_callback(self._notices.discard)
+            self._notices += 1
+            self._spawn(
+                self._tell(address, RemotingCommand(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, present))
+            )
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _answer_later(
+        self, connection: Connection, request: RemotingCommand, work: Coroutine[Any, Any, RemotingCommand]
+    ) -> None:
+        self._spawn(self._answer(connection, request, len(request.body or b""), work))
+
+    async def _answer(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        size: int,
+        work: Coroutine[Any, Any, RemotingCommand],
+    ) -> None:
+        self._pending_bytes += size
+        try:
+            if self._pending_bytes > self.budgets.max_buffered_bytes:
+                work.close()
+                raise OverBudgetError("maxBufferedBytes", "registrations of others are being read")
+            answer = await work
+        except Exception as error:
+            if isinstance(error, OverBudgetError):
+                self.refusals.count(error.budget)
+            answer = connection.failure(request, error)
+        finally:
+            self._pending_bytes -= size
+        connection.reply(request, answer)
 
     async def _tell(self, address: str, request: RemotingCommand) -> None:
-        with contextlib.suppress(KourouError, TimeoutError):  # it learns the same from its next registration
-            async with asyncio.timeout(NOTICE_TIMEOUT_S):
-                await self._client.send_oneway(address, request)
+        try:
+            with contextlib.suppress(KourouError, TimeoutError):  # its next registration tells it the same
+                async with asyncio.timeout(NOTICE_TIMEOUT_S):
+                    await self._client.send_oneway(address, request)
+        finally:
+            self._notices -= 1

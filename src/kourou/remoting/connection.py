@@ -4,8 +4,9 @@ Every complete frame of a read is handled, and what a turn of the loop sends goe
 is a plain function of (connection, request) that returns the response, or None if it answers later with
 `connection.send` (or if nobody waits). Both ends may ask: `call` sends a request and gives its response.
 
-Limits: a frame is at most MAX_FRAME_BYTES; bytes that are no frame close this connection alone; while a peer
-does not read what it is sent, nothing more is read from it.
+Limits: a frame is at most MAX_FRAME_BYTES, its header MAX_HEADER_BYTES; bytes that are no frame close this
+connection alone; while a peer does not read what it is sent, nothing more is read from it, nor done for it.
+What a server keeps for all its peers is bounded by `Buffers`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import cast
 from kourou.errors import KourouError
 from kourou.message.host import pack_host
 from kourou.message.sysflag import BORN_HOST_V6
+from kourou.remoting.buffers import Buffers
 from kourou.remoting.codes import ResponseCode
 from kourou.remoting.command import (
     MAX_FRAME_BYTES,
@@ -47,6 +49,13 @@ _FRAME_HEAD = struct.Struct(">iI")
 CLOSE_TIMEOUT_S = 1.0
 _TURN_S = 0.005
 _TIMER_EARLY_S = 0.001  # uvloop's timers count whole milliseconds
+
+# More than a message has: its properties are at most 32 KiB, six times that if every character is escaped.
+MAX_HEADER_BYTES = 1 << 20
+# A frame up to this size is not accounted for.
+SMALL_FRAME_BYTES = 16 * 1024
+# How much is answered to a peer before it has to show that it reads.
+UNSENT_BYTES = 1 << 20
 
 # Calls under way on one connection; Java's semaphore for asynchronous calls has the same.
 MAX_CALLS = 65535
@@ -91,6 +100,7 @@ class Connection(asyncio.Protocol):
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
         outbox: Outbox | None = None,
+        buffers: Buffers | None = None,
     ) -> None:
         self._handlers = handlers
         self._on_open = on_open
@@ -100,12 +110,17 @@ class Connection(asyncio.Protocol):
         self._missing = 0  # bytes until it is, or until its length is known
         self._part_since = 0.0  # when its first bytes came
         self._outbox = outbox or Outbox()
+        self._buffers = buffers
+        self._is_large = False  # the frame that is not complete
+        self._has_room = True  # for more of it
+        self._is_stalled = False  # the peer does not read
         self._out: Pieces = []  # what is written when this turn of the loop ends
+        self._out_bytes = 0  # of the large ones among it
         self._request_bytes = 0  # of the requests among it
         self._layouts = new_layouts()
         self._calls: dict[int, _Call] = {}
         self._expiry: asyncio.TimerHandle | None = None  # of the call whose time is up first
-        self.peer = ""  # ip:port
+        self.peer = self.host = ""  # ip:port, ip
         self.peer_host = b""  # the same, as records have it
         self.peer_flag = 0  # what the system flag of a record says of it
         self.last_seen = self._opened_at = time.monotonic()
@@ -116,7 +131,7 @@ class Connection(asyncio.Protocol):
         """The connection stands."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
         host, port = (self._transport.get_extra_info("peername") or ("unknown", 0))[:2]
-        self.peer = f"{host}:{port}"
+        self.peer, self.host = f"{host}:{port}", host
         with contextlib.suppress(ValueError):  # a scope in an IPv6 address is left out
             self.peer_host = pack_host(host.partition("%")[0], port)
         self.peer_flag = BORN_HOST_V6 if len(self.peer_host) == 20 else 0
@@ -126,6 +141,9 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone: whoever waits for an answer is told."""
         self._transport = None
+        self._parts = []
+        if self._buffers is not None:
+            self._buffers.forget(self)
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -138,31 +156,53 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The peer does not read: read nothing from it either."""
-        if self._transport is not None:
-            self._transport.pause_reading()
+        self._is_stalled = True
+        if self._buffers is not None:
+            self._buffers.keep(self, self._buffered_bytes)
+        self._pause_or_resume()
 
     def resume_writing(self) -> None:
-        """The peer reads again."""
-        if self._transport is not None:
+        """The peer reads again: do what it had asked for, and read on."""
+        self._is_stalled = False
+        if self._buffers is not None:
+            self._buffers.keep(self, 0)
+        if self._parts and self._missing <= 0:
+            data, self._parts = b"".join(self._parts), []
+            self._take(data, self._part_since)
+        self._pause_or_resume()
+
+    def go_on(self) -> None:
+        """There is room for the frame that waited for it."""
+        self._has_room = True
+        self._pause_or_resume()
+
+    def _pause_or_resume(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._is_stalled or not self._has_room:
+            self._transport.pause_reading()
+        else:
             self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         """Handle every complete frame, and answer with one write. Hot."""
-        self.last_seen = time.monotonic()
+        self.last_seen = began = time.monotonic()
         if self._parts:
             # Parts are joined once, not with each read: a frame may come byte by byte.
             self._parts.append(data)
             self._missing -= len(data)
-            if self._missing > 0:
+            if self._missing > 0 or self._is_stalled:
+                self._keep_part(len(data))
                 return
             data = b"".join(self._parts)
             self._parts = []
             began = self._part_since
-        else:
-            began = self.last_seen
+        self._take(data, began)
+
+    def _take(self, data: bytes, began: float) -> None:
+        """Handle what has come; its first bytes came at `began`. Hot."""
         view = memoryview(data)
         at, end = 0, len(data)
-        bad: BadFrameError | None = None
         wanted = 8  # what a frame needs at least; known better once its length is there
         unpack_head, find_handler, layouts = _FRAME_HEAD.unpack_from, self._handlers.get, self._layouts
         try:
@@ -172,7 +212,12 @@ class Connection(asyncio.Protocol):
                     raise BadFrameError(f"frame of {length} bytes")
                 following = at + 4 + length
                 if following > end:
+                    if word & 0xFFFFFF > MAX_HEADER_BYTES:
+                        raise BadFrameError(f"header of {word & 0xFFFFFF} bytes")
                     wanted = 4 + length
+                    break
+                if self._out_bytes > UNSENT_BYTES and self._has_to_read():
+                    wanted = 0
                     break
                 command = decode_frame(data, view, at + 8, following, word, layouts)
                 at = following
@@ -186,15 +231,33 @@ class Connection(asyncio.Protocol):
             ):
                 raise BadFrameError(f"frame of {length} bytes")
         except BadFrameError as error:
-            bad = error
-        if bad is not None:
-            log.warning("closing the connection of %s: %s", self.peer, bad)
+            log.warning("closing the connection of %s: %s", self.peer, error)
+            if self._buffers is not None:
+                self._buffers.refusals.count("badFrame")
             self.close()
             return
-        if at < end:
+        if at and self._is_large:
+            self._is_large = False
+            if self._buffers is not None:
+                self._buffers.release(self)
+        if at < end and self._transport is not None:
             self._part_since = self.last_seen if at else began
             self._parts = [data[at:]]
             self._missing = wanted - (end - at)
+            self._is_large = wanted > SMALL_FRAME_BYTES
+            self._keep_part(end - at)
+
+    def _keep_part(self, size: int) -> None:
+        """Account for a part of a frame, and read no more of it while there is no room."""
+        if self._is_large and self._buffers is not None:
+            self._has_room = self._buffers.grow(self, size)
+            if not self._has_room:
+                self._pause_or_resume()
+
+    def _has_to_read(self) -> bool:
+        """Whether the peer has to take its answers before it gets more."""
+        self.flush()
+        return self._is_stalled
 
     def _take_answer(self, command: RemotingCommand) -> None:
         call = self._calls.pop(command.opaque, None)
@@ -245,13 +308,16 @@ class Connection(asyncio.Protocol):
             out.append(command)
         elif isinstance(command, list):
             out += command
+            self._out_bytes += int.from_bytes(command[0][:4], "big")  # the length of the frame
         else:
-            out.append(command.encode())
+            frame = command.encode()
+            out.append(frame)
+            self._out_bytes += len(frame)
 
     def flush(self) -> None:
         """Write what was sent: many small answers as one, slices of the log as they are."""
         pieces, self._out = self._out, []
-        self._request_bytes = 0
+        self._request_bytes = self._out_bytes = 0
         if self._transport is None or not pieces:
             return
         if len(pieces) == 1:
@@ -260,6 +326,8 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"".join(pieces))
         else:
             self._transport.writelines(pieces)
+        if self._is_stalled and self._buffers is not None:
+            self._buffers.keep(self, self._buffered_bytes)
 
     def send_oneway(self, request: RemotingCommand) -> None:
         """Send a request that nobody answers."""

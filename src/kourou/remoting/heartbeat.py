@@ -17,8 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kourou.remoting.bodies import as_int, as_object, read_body, read_bool, read_int, read_list, read_text
+from kourou.remoting.budgets import OverBudgetError
 from kourou.remoting.header import BadRequestError
 from kourou.remoting.subscription import SubscriptionData
+
+MAX_GROUPS = 10_000  # of a client, whatever maxHeartbeatGroups says
 
 CONSUME_ACTIVELY = "CONSUME_ACTIVELY"  # pull
 CONSUME_PASSIVELY = "CONSUME_PASSIVELY"  # push
@@ -83,11 +86,14 @@ class Heartbeat:
         }
 
 
-def read_heartbeat(body: bytes | memoryview | None, now_ms: int) -> Heartbeat:
+def read_heartbeat(body: bytes | memoryview | None, now_ms: int, max_groups: int = MAX_GROUPS) -> Heartbeat:
     """The heartbeat of a body; BadRequestError names the field that is missing or of no use."""
     value = read_body(body, "a heartbeat")
-    producers = [as_object(item, "producerDataSet") for item in read_list(value, "producerDataSet")]
-    consumers = [as_object(item, "consumerDataSet") for item in read_list(value, "consumerDataSet")]
+    producers, consumers = read_list(value, "producerDataSet"), read_list(value, "consumerDataSet")
+    if max(len(producers), len(consumers)) > max_groups:
+        raise OverBudgetError("maxHeartbeatGroups", f"a heartbeat of more than {max_groups} groups")
+    producers = [as_object(item, "producerDataSet") for item in producers]
+    consumers = [as_object(item, "consumerDataSet") for item in consumers]
     return Heartbeat(
         read_text(value, "clientID"),
         tuple(read_text(item, "groupName") for item in producers),

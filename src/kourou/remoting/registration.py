@@ -18,6 +18,7 @@ Compressed: zlib of a sequence of big-endian lengths and what they announce:
 from __future__ import annotations
 
 import contextlib
+import sys
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from typing import Any
 
 from kourou.errors import KourouError
 from kourou.remoting import lenient_json
+from kourou.remoting.budgets import OverBudgetError
 
 # Positions in Java's MQVersion
 V3_0_11 = 37
@@ -32,7 +34,8 @@ V4_9_4 = 401
 V5_0_0 = 413
 
 # A body has at most 16 MiB; one that inflates to more than this is no list of topics.
-MAX_INFLATED_BYTES = 128 * 1024 * 1024
+MAX_TOKENS = 1_000_000  # of one that is not strict JSON
+MAX_INFLATED_BYTES = 64 * 1024 * 1024
 
 PERM_INHERIT = 1
 PERM_WRITE = 2
@@ -121,17 +124,20 @@ class Registration:
     filter_servers: list[str] | None = None
 
 
-def decode_registration(body: bytes | None, *, compressed: bool, version: int) -> Registration:
-    """The registration of a body; an empty one where there is none."""
+def decode_registration(
+    body: bytes | None, *, compressed: bool, version: int, max_topics: int = sys.maxsize
+) -> Registration:
+    """The registration of a body; an empty one where there is none. Slow where topics are many."""
     if body is None:
         return Registration(filter_servers=[] if version >= V3_0_11 else None)
     try:
         if version < V3_0_11:
-            return _from_wrapper(lenient_json.loads(body), None)
+            return _from_wrapper(lenient_json.loads(body, MAX_TOKENS), None, max_topics)
         if compressed:
-            return _from_compressed(body, version)
-        value = lenient_json.loads(body)
-        return _from_wrapper(value["topicConfigSerializeWrapper"], value.get("filterServerList") or [])
+            return _from_compressed(body, version, max_topics)
+        value = lenient_json.loads(body, MAX_TOKENS)
+        wrapper = value["topicConfigSerializeWrapper"]
+        return _from_wrapper(wrapper, value.get("filterServerList") or [], max_topics)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, zlib.error) as error:
         raise BadRegistrationError(f"Failed to decode RegisterBrokerBody: {error}") from error
 
@@ -168,12 +174,22 @@ def _line_of_topic(topic: TopicConfig) -> bytes:
     return f"{topic.name} {numbers} {topic.topic_filter_type} {attributes}".encode()
 
 
-def _from_wrapper(wrapper: Mapping[str, Any], filter_servers: list[str] | None) -> Registration:
+def _check_number(number: int, max_topics: int) -> None:
+    if number > max_topics:
+        raise OverBudgetError("maxRegisteredTopics", f"a registration of more than {max_topics} topics")
+
+
+def _from_wrapper(
+    wrapper: Mapping[str, Any], filter_servers: list[str] | None, max_topics: int
+) -> Registration:
     topics = {}
-    for key, entry in (wrapper.get("topicConfigTable") or {}).items():
+    table = wrapper.get("topicConfigTable") or {}
+    _check_number(len(table), max_topics)
+    for key, entry in table.items():
         name = entry.get("topicName") or key
         topics[name] = TopicConfig.from_json(entry, name)
     mappings = wrapper.get("topicQueueMappingInfoMap") or {}
+    _check_number(len(mappings), max_topics)
     return Registration(
         DataVersion.from_json(wrapper.get("dataVersion") or {}),
         topics,
@@ -182,20 +198,20 @@ def _from_wrapper(wrapper: Mapping[str, Any], filter_servers: list[str] | None) 
     )
 
 
-def _from_compressed(body: bytes, version: int) -> Registration:
+def _from_compressed(body: bytes, version: int, max_topics: int) -> Registration:
     inflater = zlib.decompressobj()
     reader = _Reader(inflater.decompress(body, MAX_INFLATED_BYTES))
     if inflater.unconsumed_tail:
         raise ValueError(f"more than {MAX_INFLATED_BYTES} bytes")
     data_version = DataVersion.from_json(lenient_json.loads(reader.block()))
     topics = {}
-    for _ in range(reader.number()):
+    for _ in range(reader.count(max_topics)):
         config = _topic_of_line(str(reader.block(), "utf-8"))
         topics[config.name] = config
     filter_servers = lenient_json.loads(reader.block())
     mappings = {}
     if version >= V5_0_0:
-        for _ in range(reader.number()):
+        for _ in range(reader.count(max_topics)):
             info = _mapping(lenient_json.loads(reader.block()))
             mappings[info["topic"]] = info
     return Registration(data_version, topics, mappings, filter_servers)
@@ -252,6 +268,11 @@ class _Reader:
 
     def number(self) -> int:
         return int.from_bytes(self._take(4), "big", signed=True)
+
+    def count(self, max_topics: int) -> int:
+        number = self.number()
+        _check_number(number, max_topics)
+        return number
 
     def block(self) -> bytes:
         return self._take(self.number())

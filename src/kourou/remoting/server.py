@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from kourou.errors import KourouError
+from kourou.remoting.buffers import Buffers
 from kourou.remoting.connection import CLOSE_TIMEOUT_S, Connection, Handler, Outbox, close_all
 from kourou.remoting.tls import HELLO_BYTE, RenewedContext, TlsConfig, TlsMode
 
@@ -57,6 +58,7 @@ class RemotingServer:
         max_connections: int = MAX_CONNECTIONS,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         make_connection: Callable[..., Connection] = Connection,
+        buffers: Buffers | None = None,
     ) -> None:
         self._handlers = handlers
         self._on_close = on_close
@@ -74,6 +76,7 @@ class RemotingServer:
         self._last_descriptor = 0  # that a connection may have
         self.connections: set[Connection] = set()
         self._outbox = Outbox()
+        self._buffers = buffers
 
     async def start(self, host: str, port: int) -> int:
         """Listen; the port, which is of the system's choice for port 0. May be called for more ports."""
@@ -131,6 +134,7 @@ class RemotingServer:
                 on_open=self._opened,
                 on_close=self._closed,
                 outbox=self._outbox,
+                buffers=self._buffers,
             )
             self._accepting[connection] = loop.create_task(self._attach(connection, sock)), sock
             if _descriptor_of(sock) >= self._last_descriptor:

@@ -35,7 +35,7 @@ CALL_CLIENT_S = 10.0  # Java's Broker2Client
 
 def heartbeat(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """HEART_BEAT: a client lives, with these producers and consumers."""
-    beat = read_heartbeat(request.body, broker.clock.now_ms())
+    beat = read_heartbeat(request.body, broker.clock.now_ms(), broker.budgets.max_heartbeat_groups)
     user = broker.guard.user_of(request)
     resend = broker.clients.heartbeat(connection, beat, request.language, request.version, user)
     if not (beat.without_sub and beat.fingerprint):
