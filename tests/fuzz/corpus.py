@@ -5,7 +5,11 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import random
+import zlib
 from functools import cache
+
+import orjson
 
 from kourou.broker.handlers import MODULES
 from kourou.broker.pull import MessagePuller
@@ -56,6 +60,37 @@ _COMMON = {
     "brokerName": "b", "brokerAddr": "127.0.0.1:1", "clusterName": "DefaultCluster", "brokerId": "0",
     "haServerAddr": "127.0.0.1:2",
 }  # fmt: skip
+
+
+def greedy_body(chance: random.Random) -> bytes:
+    """A body that asks for much: thousands of entries, keys that only Java writes, texts without an end."""
+    number = chance.choice((999, 1001, 5000, 20_000))
+    topics = {f"t{i}": {"topicName": f"t{i}", "perm": 6} for i in range(number)}
+    return chance.choice(
+        (
+            lambda: orjson.dumps(
+                {"clientID": "c", "consumerDataSet": [{"groupName": f"g{i}"} for i in range(number)]}
+            ),
+            lambda: orjson.dumps(
+                {"clientID": "c", "producerDataSet": [{"groupName": f"p{i}"} for i in range(number)]}
+            ),
+            lambda: orjson.dumps(
+                {
+                    "consumerGroup": "g",
+                    "clientId": "c",
+                    "mqSet": [{"topic": f"t{i}", "brokerName": "b", "queueId": i} for i in range(number)],
+                }
+            ),
+            lambda: orjson.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": topics}}),
+            lambda: orjson.dumps({"topicConfigList": list(topics.values())}),
+            lambda: zlib.compress(orjson.dumps(list(topics))),
+            lambda: b"{%b}" % b",".join(b"%d:{%d:1}" % (i, i) for i in range(number)),
+            lambda: b'{"a":' + b'[{1:2},"x"],' * number,
+            lambda: b'"' + b'\\"' * number,
+            lambda: b"[" * number,
+            lambda: b"=\n".join(b"k%d" % i for i in range(number)),
+        )
+    )()
 
 
 @cache

@@ -13,6 +13,7 @@ import gc
 import random
 import shutil
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,13 +21,14 @@ from typing import Any, NoReturn
 from unittest import mock
 
 from fuzz import oracle
-from fuzz.corpus import VALUES, recorded_frames
+from fuzz.corpus import VALUES, greedy_body, recorded_frames
 from fuzz.mutate import mutate
 from fuzz.watch import Findings, HangError, LogWatch, MemoryWatch, no_hang, watched_log
 from kourou.broker import Broker
 from kourou.broker.handlers import make_handlers as broker_handlers
 from kourou.errors import KourouError
 from kourou.namesrv import NameServer, NameServerConfig
+from kourou.remoting import lenient_json
 from kourou.remoting.client import RemotingClient
 from kourou.remoting.codes import RequestCode
 from kourou.remoting.command import (
@@ -45,6 +47,8 @@ from support.broker import FIELD_NAMES, broker_config
 
 LIFE = 20_000  # frames that a broker has to bear, before another one starts
 TURN = 50  # frames between two turns of the loop
+MOST_TOKENS = 400_000  # read in Python, in about half a second
+GREEDY = 0.01  # of the frames ask for much
 HANG_S = 60.0  # for a turn, on a machine that others use too
 ANSWER_S = 30.0  # for the last answers
 # The first says nothing to who does not know the outcome of a transaction, as in Java; the others ask a
@@ -213,6 +217,9 @@ class FrameFuzz:
         self._recorded = requests * 5 + [command for command in frames if command.flag & RESPONSE_FLAG]
         self._bodies = [bytes(command.body) for command in self._recorded if command.body]
         self._frames = [command.encode() for command in self._recorded]
+        began = time.thread_time()
+        lenient_json.loads(b"{%b}" % b",".join(b"%d:1" % number for number in range(MOST_TOKENS // 4)))
+        self._most_s = time.thread_time() - began  # that one frame may keep the loop from others
 
     def run(self, count: int, directory: Path) -> None:
         """Try so many frames."""
@@ -289,11 +296,14 @@ class FrameFuzz:
 
     def _try(self, line: Line, data: bytes) -> None:
         self._findings.counts["frames tried"] += 1
+        began = time.thread_time()
         try:
             line.give(data)
         except Exception as error:
             self._findings.add_error("the connection failed", error, data)
             line.hang_up()
+        if time.thread_time() - began > self._most_s:
+            self._findings.add(f"a frame stops the loop for {time.thread_time() - began:.2f} s", data)
 
     def _loop_failed(self, context: Mapping[str, Any], watch: LogWatch) -> None:
         error = context.get("exception")
@@ -321,7 +331,9 @@ class FrameFuzz:
         if chance.random() < 0.3:
             command.code = chance.choice(codes)
         self._change_fields(command)
-        if chance.random() < 0.5:
+        if chance.random() < GREEDY:
+            command.body = greedy_body(chance)
+        elif chance.random() < 0.5:
             command.body = self._body(bytes(command.body or b""))
         try:
             return command.encode()
