@@ -18,6 +18,7 @@ from kourou.remoting import lenient_json
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.store.put import InnerMessage
+from kourou.store.status import PutMessageResult, PutMessageStatus
 from support.broker import (
     SUBSCRIPTION,
     SUSPEND,
@@ -33,6 +34,7 @@ from support.broker import (
 from support.store import START_MS, ManualClock
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+LIGHT = {"enableLmq": "true", "enableMultiDispatch": "true"}
 LEVELS = {"messageDelayLevel": "1s 5s 10s"}
 YEAR_MS = 365 * 24 * 3_600_000
 ADDED = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
@@ -446,3 +448,77 @@ def test_a_stop_delivers_nothing_more(site, peer, clock):
     ring(site)
     assert bodies(site) == []
     assert site.broker.delay._timers == {}
+
+
+# Many that are due at once
+
+
+def number_with_key(site: Site, topic: str, key: str) -> int:
+    return site.do(lambda: len(site.broker.store.query_message(topic, key, 64).records))
+
+
+def until_visible(site: Site) -> None:
+    def is_done() -> bool:
+        store = site.broker.store
+        return store.dispatcher.dispatched_offset == store.commit_log.max_offset
+
+    until(lambda: site.do(is_done), "all to be visible")
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"enabledAppendPropCRC": "true"}, {"flushDiskType": "SYNC_FLUSH"}], ids=str
+)
+def test_many_that_are_due_arrive_as_if_each_came_alone(tmp_path, clock, settings):
+    """Given messages for queues of every kind, then each has its queue's order, its keys, and its bytes."""
+    with running(tmp_path, {**LEVELS, **settings, **LIGHT}, clock=clock) as site:
+        site.make_topic("t")
+        site.make_topic("other")
+        peer = site.connect()
+        for number in range(300):
+            more = {"KEYS": f"k{number} all", "user": f"北京{number}"}
+            if number % 50 == 7:
+                more["INNER_MULTI_DISPATCH"] = "%LMQ%light"
+            topic = "other" if number % 3 == 0 else "t"
+            peer.ask(late(1, b"%d" % number, topic=topic, e=str(number % 4), more=more))
+        until_visible(site)
+        clock.advance(1000)
+        ring(site, 1)
+        until_visible(site)
+        found = {
+            (topic, queue_id): [int(body) for body in bodies(site, topic, queue_id)]
+            for topic in ("t", "other")
+            for queue_id in range(4)
+        }
+        for (topic, queue_id), numbers in found.items():
+            expected = [n for n in range(300) if n % 4 == queue_id and (n % 3 == 0) == (topic == "other")]
+            assert numbers == expected
+            for stored in site.stored(topic, queue_id):
+                assert stored.properties["user"] == f"北京{int(bytes(stored.body))}"
+                assert stored.properties["REAL_TOPIC"] == topic
+        assert number_with_key(site, "other", "all") == 64
+        assert number_with_key(site, "t", "k7") == 1
+        assert len(site.stored("%LMQ%light", 0)) == 6
+        assert site.do(site.broker.delay.offsets.get, 1) == 300
+    with running(tmp_path, {**LEVELS, **settings, **LIGHT}, clock=clock) as site:
+        assert len(bodies(site, "t", 1)) == len(found["t", 1])
+
+
+def test_what_no_store_takes_is_left_out_and_the_next_comes(site, peer, clock, caplog):
+    peer.ask(late(1, b"first"))
+    peer.ask(late(1, b"large"))
+    peer.ask(late(1, b"last"))
+    put_message, refused = site.broker.store.put_message, []
+
+    def refuse(message: InnerMessage) -> PutMessageResult:
+        refused.append(bytes(message.body))
+        return PutMessageResult(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, reason="too long")
+
+    plain = site.broker.delay._is_plain
+    site.broker.delay._is_plain = lambda found: bytes(found[3]) != b"large" and plain(found)
+    site.broker.store.put_message = refuse
+    clock.advance(1000)
+    ring(site, 1)
+    site.broker.store.put_message = put_message
+    assert refused == [b"large"]
+    assert bodies(site) == [b"first", b"last"]
+    assert "is left out: PROPERTIES_SIZE_EXCEEDED too long" in caplog.text

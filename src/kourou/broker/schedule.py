@@ -14,19 +14,24 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 from kourou.broker.versions import next_version
-from kourou.errors import CorruptRecordError
+from kourou.errors import BadMessageError, CorruptRecordError
 from kourou.message import properties as names
-from kourou.message.codec import StoredMessage, decode
-from kourou.message.properties import encode_properties
+from kourou.message import sysflag
+from kourou.message.codec import StoredMessage, split
+from kourou.message.properties import decode_properties, encode_properties
 from kourou.remoting import lenient_json
 from kourou.remoting.registration import DataVersion
+from kourou.store.commit_log import MAX_PROPERTIES
 from kourou.store.config import parse_delay_levels
+from kourou.store.consume_queue import QueueEntry
 from kourou.store.dispatch import SCHEDULE_TOPIC
-from kourou.store.put import InnerMessage
-from kourou.store.status import PutMessageStatus
+from kourou.store.put import InnerMessage, WaitingMessage
+from kourou.store.queue_store import AnyQueue
+from kourou.store.status import TRY_LATER, PutMessageResult, PutMessageStatus
 
 if TYPE_CHECKING:
     from kourou.broker.server import Broker
@@ -35,8 +40,11 @@ log = logging.getLogger(__name__)
 
 MAX_A_TURN = 256  # messages of a level delivered before others have their turn, if those are quick
 MAX_TURN_S = 0.1
+MAX_BYTES_AT_ONCE = 1 << 20  # of messages that are put together
 RETRY_S = 0.1  # until a message that the store did not take is tried again
 LOOK_S = 1.0  # how often a message that waits has the clock looked at: the machine may sleep
+MAX_TEXT = MAX_PROPERTIES // 4  # characters of a property string that surely fits, with its CRC
+UNUSUAL_FLAGS = sysflag.TRANSACTION_PREPARED | sysflag.INNER_BATCH
 MARGIN_MS = 5000  # clocks of file systems are coarse, and a file is written after it was encoded
 VERSION_STEP = 200  # offsets between two data versions, Java's delayOffsetUpdateVersionStep
 
@@ -171,56 +179,125 @@ class DelayService:
             corrected = min(max(self.offsets[level], queue.min_offset), queue.max_offset)
             log.warning("delay level %d was at %d and goes on at %d", level, self.offsets[level], corrected)
             self.move(level, corrected)
-        began_s, delay_ms, left_ms = (
-            time.perf_counter(),
-            self.delays_ms[level - 1],
-            store.look_at_clock().left_ms,
-        )
+        began_s = time.perf_counter()
         until_s = began_s if last_turn_s is None else began_s + min(began_s - last_turn_s, MAX_TURN_S)
-        for number, entry in enumerate(queue.iterate(self.offsets[level]), start=1):
-            if number % MAX_A_TURN == 0 and (turn_s := time.perf_counter()) >= until_s:
-                self._timers[level] = loop.call_soon(self._deliver, level, turn_s)
-                return
-            wait_ms = left_ms(entry.tags_code, entry.physical_offset, delay_ms)
-            if wait_ms > 0:
-                self._timers[level] = loop.call_later(min(wait_ms / 1000, LOOK_S), self._deliver, level)
-                return
-            if not self._deliver_one(entry.physical_offset, entry.size):
+        while entries := self._next_due(queue, level):
+            if not self._deliver_all(level, entries):
                 self._timers[level] = loop.call_later(RETRY_S, self._deliver, level)
                 return
-            self.move(level, entry.queue_offset + 1)
-        if store.dispatcher.dispatched_offset < store.commit_log.max_offset:
+            if len(entries) == MAX_A_TURN and (turn_s := time.perf_counter()) >= until_s:
+                self._timers[level] = loop.call_soon(self._deliver, level, turn_s)
+                return
+        entry = queue.get(self.offsets[level])
+        if entry is not None:
+            left_ms = store.look_at_clock().left_ms(
+                entry.tags_code, entry.physical_offset, self.delays_ms[level - 1]
+            )
+            wait_s = min(max(left_ms, 1) / 1000, LOOK_S)
+            self._timers[level] = loop.call_later(wait_s, self._deliver, level)
+        elif store.dispatcher.dispatched_offset < store.commit_log.max_offset:
             # What came last has no entry yet: nobody will tell when it has.
             self._timers[level] = loop.call_later(RETRY_S, self._deliver, level)
 
-    def _deliver_one(self, physical_offset: int, size: int) -> bool:
-        record = self._broker.store.commit_log.message(physical_offset, size)
-        if record is None:
-            return True  # its file is gone
+    def _next_due(self, queue: AnyQueue, level: int) -> list[QueueEntry]:
+        """The next entries of a level that are due, as many as a turn has."""
+        left_ms, delay_ms = self._broker.store.look_at_clock().left_ms, self.delays_ms[level - 1]
+        entries = list(islice(queue.iterate(self.offsets[level]), MAX_A_TURN))
+        # They are in the order of their times: mostly all are due, or a few.
+        if not entries or left_ms(entries[-1].tags_code, entries[-1].physical_offset, delay_ms) <= 0:
+            return entries
+        return list(
+            takewhile(lambda one: left_ms(one.tags_code, one.physical_offset, delay_ms) <= 0, entries)
+        )
+
+    def _deliver_all(self, level: int, entries: list[QueueEntry]) -> bool:
+        """Deliver messages; False where some have to be tried again."""
+        store, waiting, size = self._broker.store, list[WaitingMessage](), 0
+        most_bytes = min(
+            MAX_BYTES_AT_ONCE, store.commit_log.file_size // 2
+        )  # topics may be longer than theirs
+        for entry in entries:
+            record = store.commit_log.message(entry.physical_offset, entry.size)
+            found = None if record is None else self._read(record, entry.physical_offset)
+            if found is None:
+                continue  # there is none, or none that goes anywhere
+            if not self._is_plain(found):
+                if not (self._put_all(level, waiting, entry.queue_offset) and self._put_one(found)):
+                    return False
+                waiting, size = [], 0
+                self.move(level, entry.queue_offset + 1)
+                continue
+            if size and size + entry.size > most_bytes:
+                if not self._put_all(level, waiting, entry.queue_offset):
+                    return False
+                waiting, size = [], 0
+            waiting.append(found)
+            size += entry.size
+        return self._put_all(level, waiting, entries[-1].queue_offset + 1)
+
+    def _is_plain(self, found: WaitingMessage) -> bool:
+        """Whether a message is nothing but a record of one queue, and surely fits one."""
+        topic, queue_id, header, _, text = found
+        if header[7] & UNUSUAL_FLAGS or "INNER_" in text or len(text) > MAX_TEXT:
+            return False
         try:
-            found = decode(record, copy_body=False)
+            return self._broker.store.putter.takes_waiting(topic, queue_id)
+        except BadMessageError:
+            return False
+
+    def _read(self, record: memoryview, physical_offset: int) -> WaitingMessage | None:
+        """A message and the queue that it waits for; None where it goes nowhere."""
+        try:
+            header, body, _, raw = split(record)
         except CorruptRecordError as error:
             log.error("a delayed message at %d cannot be read and is left out: %s", physical_offset, error)
-            return True
-        topic = found.properties.get(names.REAL_TOPIC)
-        queue_id = found.properties.get(names.REAL_QUEUE_ID, "")
+            return None
+        text = str(raw, "utf-8", "replace")
+        properties = decode_properties(text)
+        topic, queue_id = properties.get(names.REAL_TOPIC), properties.get(names.REAL_QUEUE_ID, "")
         if not topic or not queue_id.isdecimal():
             log.error("a delayed message at %d has no topic to go to and is left out", physical_offset)
-            return True
-        if self._broker.store.queues.was_deleted(found):
+            return None
+        if physical_offset < self._broker.store.queues.deleted_at.get(topic, 0):
             log.info("a delayed message at %d goes with its topic %s", physical_offset, topic)
-            return True
-        message = InnerMessage(
-            topic, int(queue_id), found.body, found.properties_raw, found.properties, found.sys_flag,
-            found.born_timestamp, found.born_host, found.store_host, found.flag, found.reconsume_times,
+            return None
+        return topic, int(queue_id), header, body, text
+
+    def _put_all(self, level: int, waiting: list[WaitingMessage], following: int) -> bool:
+        """Put messages; the level is delivered up to `following` then."""
+        if waiting:
+            result = self._broker.store.put_waiting(waiting)
+            self._broker.has_put()
+            if not self._is_done(waiting[0][0], result):
+                return False
+            if self.on_delivered is not None:
+                for topic, _, header, *_ in waiting:
+                    self.on_delivered(topic, header[0])
+        self.move(level, following)
+        return True
+
+    def _put_one(self, found: WaitingMessage) -> bool:
+        """Put a message that goes to queues of another kind."""
+        topic, queue_id, header, body, text = found
+        message = InnerMessage.of(
+            topic, queue_id, body, text, flag=header[4], sys_flag=header[7], born_timestamp=header[8],
+            born_host=header[9], store_host=header[11], reconsume_times=header[12],
         )  # fmt: skip
         result = self._broker.store.put_message(message)
         self._broker.has_put()
-        if result.status is not PutMessageStatus.PUT_OK:
+        if not self._is_done(topic, result):
+            return False
+        if self.on_delivered is not None and result.status is PutMessageStatus.PUT_OK:
+            self.on_delivered(topic, result.wrote_bytes)
+        return True
+
+    def _is_done(self, topic: str, result: PutMessageResult) -> bool:
+        """Whether a put is not to be tried again: it was made, or the store will never take it."""
+        if result.status in TRY_LATER:
             log.warning("a delayed message for %s waits on: %s %s", topic, result.status.name, result.reason)
             return False
-        if self.on_delivered is not None:
-            self.on_delivered(topic, result.wrote_bytes)
+        if result.status is not PutMessageStatus.PUT_OK:
+            log.error("a delayed message for %s is left out: %s %s", topic, result.status.name, result.reason)
         return True
 
     def advance(self, offsets: dict[int, int]) -> None:

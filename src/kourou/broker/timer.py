@@ -41,7 +41,7 @@ from kourou.message.properties import encode_properties
 from kourou.store.config import BrokerRole
 from kourou.store.consume_queue import QueueEntry
 from kourou.store.put import InnerMessage
-from kourou.store.status import PutMessageResult, PutMessageStatus
+from kourou.store.status import TRY_LATER, PutMessageResult, PutMessageStatus
 from kourou.store.timer_files import DELETE, PLAIN, ROLL, SLOTS, TimerCheckpoint
 from kourou.store.timer_log import TimerRecovery
 from kourou.store.timer_store import TimerStore
@@ -60,16 +60,6 @@ FINISH_S = 10.0  # for the rest of a slot when the broker stops: what is left of
 CLEAN_INTERVAL_MS = 180_000  # between two looks for counts of topics that are gone
 BLANK_SLOTS = 60  # that the longest wait stays below the reach of the wheel
 NEVER_ENTERED = str((1 << 63) - 1)  # TIMER_ENQUEUE_MS of what was due when it came
-
-# A store that answers with one of these takes the message later; with others it never does.
-_LATER = frozenset(
-    (
-        PutMessageStatus.SERVICE_NOT_AVAILABLE, PutMessageStatus.FLUSH_DISK_TIMEOUT,
-        PutMessageStatus.FLUSH_SLAVE_TIMEOUT, PutMessageStatus.OS_PAGE_CACHE_BUSY,
-        PutMessageStatus.CREATE_MAPPED_FILE_FAILED, PutMessageStatus.SLAVE_NOT_AVAILABLE,
-        PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, PutMessageStatus.UNKNOWN_ERROR,
-    )
-)  # fmt: skip
 
 
 class TimerService:
@@ -488,7 +478,7 @@ class TimerService:
             return True
         result = self._broker.store.put_message(message)
         self._broker.has_put()
-        if result.status in _LATER:
+        if result.status in TRY_LATER:
             log.warning("a timer message for %s waits on: %s %s", topic, result.status.name, result.reason)
             return False
         if enqueue_ms != NEVER_ENTERED:

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from kourou.errors import BadMessageError, CorruptRecordError
 from kourou.message import sysflag
@@ -179,6 +179,37 @@ def decode(
     With copy_body=False the body is a slice of the buffer and lives as long as it does.
     """
     view = buffer if isinstance(buffer, memoryview) else memoryview(buffer)
+    header, body, topic, properties = split(view, position, check_crc=check_crc)
+    (
+        size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp, born_host,
+        store_timestamp, store_host, reconsume_times, prepared_offset, _,
+    ) = header  # fmt: skip
+    return into(
+        str(topic, "utf-8", "replace"),
+        queue_id,
+        queue_offset,
+        physical_offset,
+        bytes(body) if copy_body else body,
+        str(properties, "utf-8", "replace"),
+        flag,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        reconsume_times,
+        prepared_offset,
+        crc,
+        magic,
+        size,
+    )
+
+
+def split(
+    view: memoryview, position: int = 0, *, check_crc: bool = True
+) -> tuple[tuple[Any, ...], memoryview, memoryview, memoryview]:
+    """The fields before the body of a record, in their order, its body, its topic and its property string.
+    CorruptRecordError where there is none. Hot."""
     available = len(view) - position
     if available < _MIN_RECORD_SIZE:
         raise CorruptRecordError(f"{available} bytes are left, a record has at least {_MIN_RECORD_SIZE}")
@@ -188,20 +219,18 @@ def decode(
     if not _MIN_RECORD_SIZE <= size <= available:
         raise CorruptRecordError(f"record of {size} bytes runs past its buffer")
     (sys_flag,) = INT.unpack_from(view, position + SYS_FLAG_AT)
-    header = HEADERS[sys_flag >> 4 & 3]
-    if size < header.size + 3:
+    layout = HEADERS[sys_flag >> 4 & 3]
+    if size < layout.size + 3:
         raise CorruptRecordError(f"record of {size} bytes is too short for its addresses")
-    (
-        _, _, crc, queue_id, flag, queue_offset, physical_offset, _, born_timestamp, born_host,
-        store_timestamp, store_host, reconsume_times, prepared_offset, body_length,
-    ) = header.unpack_from(view, position)  # fmt: skip
+    header = layout.unpack_from(view, position)
+    crc, body_length = header[2], header[14]
 
     end = position + size
-    body_at = position + header.size
+    body_at = position + layout.size
     topic_at = body_at + max(body_length, 0)
     if topic_at >= end:
         raise CorruptRecordError(f"body length {body_length} does not fit a record of {size} bytes")
-    body: memoryview | bytes = view[body_at:topic_at]
+    body = view[body_at:topic_at]
     if check_crc and body_length > 0 and crc32(body) & 0x7FFFFFFF != crc:
         raise CorruptRecordError(f"body CRC is {crc32(body) & 0x7FFFFFFF:08x}, the record says {crc:08x}")
     if magic == MAGIC_V1:
@@ -218,25 +247,7 @@ def decode(
     (properties_length,) = _SHORT.unpack_from(view, properties_at - 2)
     if properties_at + max(properties_length, 0) != end:
         raise CorruptRecordError(f"parts of the record do not add up to its size {size}")
-    return into(
-        str(view[topic_at : properties_at - 2], "utf-8", "replace"),
-        queue_id,
-        queue_offset,
-        physical_offset,
-        bytes(body) if copy_body else body,
-        str(view[properties_at:end], "utf-8", "replace"),
-        flag,
-        sys_flag,
-        born_timestamp,
-        born_host,
-        store_timestamp,
-        store_host,
-        reconsume_times,
-        prepared_offset,
-        crc,
-        magic,
-        size,
-    )
+    return header, body, view[topic_at : properties_at - 2], view[properties_at:end]
 
 
 def encode(message: StoredMessage, *, append_property_crc: bool = False) -> bytes:

@@ -70,7 +70,7 @@ class Buffers:
         )
 
     def _make_room(self) -> None:
-        """Give up one frame that is late, while others wait; those may be of honest peers, and late for it."""
+        """Give up one frame that is late, while others wait, which may be late because of it."""
         self._look = None
         if not self._waiting:
             return

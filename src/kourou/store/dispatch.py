@@ -293,16 +293,18 @@ class Dispatcher:
         )
         return isinstance(found, NotARecord) and found.is_short
 
-    def appended_block(self, block: DispatchBlock) -> Exception | None:
-        """The same for records that were appended together. Where only some of them have no room, they get
-        their entries later."""
+    def appended_blocks(self, blocks: Sequence[DispatchBlock]) -> Exception | None:
+        """Records were appended together: give them their entries, at once or when they may be seen. The
+        error where none of them can have one; where only some have no room, those get theirs later."""
         if not self.at_once:
-            self.keep(block)
+            for block in blocks:
+                self.keep(block)
             return None
         try:
-            self.dispatch_block(block)
+            for block in blocks:
+                self.dispatch_block(block)
         except (OSError, KourouError) as error:
-            if self.dispatched_offset <= block.physical_offset:
+            if self.dispatched_offset <= blocks[0].physical_offset:
                 return error
             self.fail(error)
         return None

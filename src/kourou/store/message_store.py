@@ -113,6 +113,7 @@ class MessageStore:
         )
         self.put_message = self.putter.put_message  # bound once: a call less for each message
         self.put_messages = self.putter.put_messages
+        self.put_waiting = self.putter.put_waiting
         self.recovery: RecoveryReport | None = None
         self.replication: Replication | None = None  # while it runs
         self.on_topic_deleted: Callable[[str], None] | None = None  # hears each, of a slave too

@@ -7,7 +7,9 @@ offset and appends its record, and where records may be seen at once its queue e
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any
 
 from msgspec import Struct
 
@@ -147,6 +149,11 @@ class _TooLongError(BadMessageError):
     """Properties that no record has room for."""
 
 
+# A message that waited in the log: where it goes, the fields before its body, its body and its properties
+WaitingMessage = tuple[str, int, tuple[Any, ...], memoryview, str]
+_Encoded = tuple[DispatchBlock, list[bytes | memoryview]]
+
+
 class TopicForm:
     """What a put needs of its topic, looked up once."""
 
@@ -225,7 +232,8 @@ class MessagePutter:
             refused = self._prepare_special(message, queue)
             if refused is not None:
                 return refused
-        raw = self._with_crc_room(message) if self._crc_room else message.properties_raw.encode()
+        text = message.properties_raw
+        raw = self._with_crc_room(text) if self._crc_room else text.encode()
         body = message.body
         body_length, raw_length, kind = len(body), len(raw), sys_flag >> 4 & 3
         header_size = HEADER_SIZES[kind]
@@ -326,60 +334,136 @@ class MessagePutter:
             topic, queue = self._first_use(batch.topic, batch.queue_id)
             if isinstance(queue, BatchConsumeQueue):
                 raise BadMessageError(f"{batch.topic} is a BatchCQ topic: it takes inner batches only")
-            begin = self._files.max_wrote
-            block, pieces = self._encode_batch(batch, topic, queue, begin)
-            if block.size > self.commit_log.file_size - END_FILE_MIN_BLANK:
-                raise BadMessageError("the batch does not fit a log file")
+            return self._append_blocks(lambda offset: [self._encode_batch(batch, topic, queue, offset)])
         except _TooLongError as error:
             return self._refuse(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, str(error))
         except (BadMessageError, CorruptRecordError) as error:
             return self._refuse(illegal, str(error))
+
+    def put_waiting(self, messages: Sequence[WaitingMessage]) -> PutMessageResult:
+        """Append messages that waited in the log for their time, for all of their queues together: all of
+        them or none. Their order is kept in each queue. Hot when many are due."""
+        if self.inbox.calls:
+            self.inbox.drain()
+        if self.refusal is not None:
+            return self._refuse(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.refusal)
+        by_queue: dict[tuple[str, int], list[WaitingMessage]] = {}
+        for message in messages:
+            by_queue.setdefault((message[0], message[1]), []).append(message)
+        places = [(self._first_use(*place), found) for place, found in by_queue.items()]
+
+        def encode(offset: int) -> list[_Encoded]:
+            blocks = []
+            for (topic, queue), found in places:
+                assert isinstance(queue, ConsumeQueue)  # the others take single messages alone
+                block, pieces = self._encode_waiting(found, topic, queue, offset)
+                blocks.append((block, pieces))
+                offset += block.size
+            return blocks
+
         try:
-            file = self.commit_log.room_for(block.size)
+            return self._append_blocks(encode)
+        except BadMessageError as error:
+            return self._refuse(PutMessageStatus.MESSAGE_ILLEGAL, str(error))
+
+    def takes_waiting(self, topic: str, queue_id: int) -> bool:
+        """Whether `put_waiting` takes messages of a queue. BadMessageError where nothing does."""
+        form, queue = self._first_use(topic, queue_id)
+        return not form.is_special and not form.is_schedule and isinstance(queue, ConsumeQueue)
+
+    def _append_blocks(self, encode: Callable[[int], list[_Encoded]]) -> PutMessageResult:
+        """Append the records of some queues, block by block, in one file. `encode` makes them for the place
+        that it is given."""
+        begin = self._files.max_wrote
+        blocks = encode(begin)
+        size = sum(block.size for block, _ in blocks)
+        if size > self.commit_log.file_size - END_FILE_MIN_BLANK:
+            raise BadMessageError("the batch does not fit a log file")
+        try:
+            file = self.commit_log.room_for(size)
         except (OSError, KourouError) as error:
             return self._refuse_after(error)
-        start = file.wrote
-        if file.base + start != begin:  # it begins a new file: each record says where it lies
-            block, pieces = self._encode_batch(batch, topic, queue, file.base + start)
-        if block.physical_offset - self._files.flushed_where > self.max_unflushed:
+        start, base = file.wrote, file.base
+        if base + start != begin:  # it begins a new file: each record says where it lies
+            blocks = encode(base + start)
+        if base + start - self._files.flushed_where > self.max_unflushed:
             return self._refuse(PutMessageStatus.OS_PAGE_CACHE_BUSY, _BUSY)
         # The records are put together aside and copied at once: half the time of writing them one by one.
-        view, end = file.write_view, start + block.size
-        view[start:end] = b"".join(pieces)
+        view, end = file.write_view, start + size
+        view[start:end] = b"".join(chain.from_iterable(pieces for _, pieces in blocks))
         if self._crc_room:
-            for offset, size in zip(block.offsets, block.sizes):
-                self._write_crc(view[offset - file.base : offset - file.base + size])
+            for block, _ in blocks:
+                for offset, record_size in zip(block.offsets, block.sizes):
+                    self._write_crc(view[offset - base : offset - base + record_size])
         file.wrote = end
-        file.store_timestamp = block.store_timestamp
-        failure = self.dispatcher.appended_block(block)
+        first = blocks[0][0]
+        file.store_timestamp = first.store_timestamp
+        failure = self.dispatcher.appended_blocks([block for block, _ in blocks])
         if failure is not None:
-            self.commit_log.take_back(file, start, block.size)
+            self.commit_log.take_back(file, start, size)
             return self._refuse_after(failure)
-        count = len(block.offsets)
-        queue.next_offset = block.queue_offset + count
-        topic.puts.count += count
-        topic.puts.size_bytes += block.size
+        total = 0
+        for block, _ in blocks:
+            count = len(block.offsets)
+            self.queues.table[block.topic][block.queue_id].next_offset = block.queue_offset + count
+            puts = self.topics[block.topic].puts
+            puts.count += count
+            puts.size_bytes += block.size
+            total += count
         if self._at_once:
             self.stats.put_distribution[0] += 1
         return PutMessageResult(
-            PUT_OK, block.offsets[0], block.size, block.queue_offset, block.store_timestamp, count, "",
-            block.offsets,
+            PUT_OK, first.offsets[0], size, first.queue_offset, first.store_timestamp, total, "",
+            first.offsets,
         )  # fmt: skip
+
+    def _encode_waiting(
+        self, messages: list[WaitingMessage], topic: TopicForm, queue: ConsumeQueue, offset: int
+    ) -> _Encoded:
+        """The records of messages that waited, for one queue."""
+        topic_name, queue_id = messages[0][:2]
+        magic, field, overhead = topic.magic, topic.field, topic.overhead
+        timestamp, queue_offset = self.clock.now_ms(), queue.next_offset
+        block = DispatchBlock(topic_name, queue_id, offset, timestamp, queue_offset)
+        offsets, sizes, codes = block.offsets, block.sizes, block.codes
+        pieces: list[bytes | memoryview] = []
+        with_properties = queue.ext is not None
+        for _, _, header, body, text in messages:
+            (
+                _, _, crc, _, flag, _, _, sys_flag, born_timestamp, born_host, _, store_host, reconsume_times,
+                _, body_length,
+            ) = header  # fmt: skip
+            raw = self._with_crc_room(text) if self._crc_room else text.encode()
+            kind = sys_flag >> 4 & 3
+            size = HEADER_SIZES[kind] + overhead + body_length + len(raw)
+            codes.append(self._add_keys(block, topic, text, offset, timestamp))
+            head = HEADERS[kind].pack(
+                size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp, born_host,
+                timestamp, store_host, reconsume_times, 0, body_length,
+            )  # fmt: skip
+            pieces += head, body, field, len(raw).to_bytes(2, "big"), raw
+            if with_properties:
+                block.properties.append(decode_properties(text))
+            offsets.append(offset)
+            sizes.append(size)
+            offset += size
+            queue_offset += 1
+        block.size = offset - block.physical_offset
+        return block, pieces
 
     def _encode_batch(
         self, batch: InnerMessage, topic: TopicForm, queue: ConsumeQueue, offset: int
-    ) -> tuple[DispatchBlock, list[bytes | memoryview]]:
+    ) -> _Encoded:
         """The records of a batch that begins at a place of the log, and what is to be dispatched of them."""
         sys_flag, queue_id, kind = batch.sys_flag, batch.queue_id, batch.sys_flag >> 4 & 3
         pack, overhead = HEADERS[kind].pack, HEADER_SIZES[kind] + topic.overhead
         born_timestamp, born_host, store_host = batch.born_timestamp, batch.born_host, batch.store_host
         reconsume_times, magic, field = batch.reconsume_times, topic.magic, topic.field
-        prefix, tag_prefix = topic.key_prefixes
         crc_room, with_properties = bytes(self._crc_room), queue.ext is not None
         timestamp = self.clock.now_ms()
         queue_offset = queue.next_offset
         block = DispatchBlock(batch.topic, queue_id, offset, timestamp, queue_offset)
-        offsets, sizes, codes, keys = block.offsets, block.sizes, block.codes, block.keys
+        offsets, sizes, codes = block.offsets, block.sizes, block.codes
         pieces: list[bytes | memoryview] = []
         add_offset, add_size, add_code = offsets.append, sizes.append, codes.append
         for flag, body, raw_view in iter_batch(batch.body):
@@ -393,17 +477,7 @@ class MessagePutter:
             if raw_length > MAX_PROPERTIES:
                 raise _TooLongError(f"properties of {raw_length} bytes")
             size = overhead + body_length + raw_length
-            unique_id, own_keys, tags = read_keys(text)
-            if unique_id is not None:
-                keys += prefix, unique_id, offset, timestamp
-            if own_keys is not None:
-                for key in own_keys.split(" "):
-                    if key:
-                        keys += prefix, key, offset, timestamp
-            code = 0
-            if tags is not None:
-                keys += tag_prefix, tags, offset, timestamp
-                code = tags_code(tags)
+            add_code(self._add_keys(block, topic, text, offset, timestamp))
             head = pack(
                 size, magic, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, offset, sys_flag,
                 born_timestamp, born_host, timestamp, store_host, reconsume_times, 0, body_length,
@@ -411,7 +485,6 @@ class MessagePutter:
             pieces += head, body, field, raw_length.to_bytes(2, "big"), raw
             if with_properties:
                 block.properties.append(decode_properties(text))
-            add_code(code)
             add_offset(offset)
             add_size(size)
             offset += size
@@ -420,6 +493,22 @@ class MessagePutter:
             raise BadMessageError("the batch is empty")
         block.size = offset - block.physical_offset
         return block, pieces
+
+    @staticmethod
+    def _add_keys(block: DispatchBlock, topic: TopicForm, text: str, offset: int, timestamp: int) -> int:
+        """Add the keys of a record to those of its block; the code of its tags. Hot."""
+        keys, (prefix, tag_prefix) = block.keys, topic.key_prefixes
+        unique_id, own_keys, tags = read_keys(text)
+        if unique_id is not None:
+            keys += prefix, unique_id, offset, timestamp
+        if own_keys is not None:
+            for key in own_keys.split(" "):
+                if key:
+                    keys += prefix, key, offset, timestamp
+        if tags is None:
+            return 0
+        keys += tag_prefix, tags, offset, timestamp
+        return tags_code(tags)
 
     def _refusal_of(self, message: InnerMessage) -> PutMessageResult | None:
         """Why a message is not taken now; None if it is."""
@@ -443,11 +532,13 @@ class MessagePutter:
         self.topics.pop(topic, None)
         self.stats.forget(topic)
 
-    def _with_crc_room(self, message: InnerMessage) -> bytes:
-        if names.CRC32 in message.properties:
-            message.properties.pop(names.CRC32)
-            message.properties_raw = encode_properties(message.properties)
-        raw = message.properties_raw.encode()
+    def _with_crc_room(self, text: str) -> bytes:
+        """The property string, and behind it room for a CRC in place of one that it may have."""
+        if names.CRC32 in text:
+            properties = decode_properties(text)
+            properties.pop(names.CRC32, None)
+            text = encode_properties(properties)
+        raw = text.encode()
         if raw and not raw.endswith(b"\x02"):
             raw += b"\x02"
         return raw + bytes(self._crc_room)

@@ -33,6 +33,17 @@ class PutMessageStatus(Enum):
     WHEEL_TIMER_NOT_ENABLE = auto()
 
 
+# A store that answers with one of these takes the message later; with others it never does.
+TRY_LATER = frozenset(
+    (
+        PutMessageStatus.SERVICE_NOT_AVAILABLE, PutMessageStatus.FLUSH_DISK_TIMEOUT,
+        PutMessageStatus.FLUSH_SLAVE_TIMEOUT, PutMessageStatus.OS_PAGE_CACHE_BUSY,
+        PutMessageStatus.CREATE_MAPPED_FILE_FAILED, PutMessageStatus.SLAVE_NOT_AVAILABLE,
+        PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, PutMessageStatus.UNKNOWN_ERROR,
+    )
+)  # fmt: skip
+
+
 class GetMessageStatus(Enum):
     """The outcome of a get (GetMessageStatus)."""
 
