@@ -19,7 +19,12 @@ KEYS = frozenset(
 )  # fmt: skip
 
 
-SECRETS = frozenset(("initAuthenticationUser", "innerClientAuthenticationCredentials"))
+SECRETS = frozenset(
+    (
+        "initAuthenticationUser", "innerClientAuthenticationCredentials", "tls.server.keyPassword",
+        "tls.client.keyPassword", "metricsGrpcExporterHeader",
+    )
+)  # fmt: skip
 STARS = "******"
 
 

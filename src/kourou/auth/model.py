@@ -228,6 +228,14 @@ class Acl:
                 return min(fitting, key=lambda entry: (entry.resource.rank, entry.decision != DENY)).decision
         return None
 
+    def allows_some(self, kind: str, action: str, source_ip: str) -> bool:
+        """Whether an entry allows an action on something of a type."""
+        return any(
+            entry.decision == ALLOW and entry.fits(replace(entry.resource, type=kind), (action,), source_ip)
+            for policy in self.policies
+            for entry in policy.entries
+        )
+
 
 def check_subject(subject: str | None) -> str:
     """A subject in its one form; AccessError if it is none."""

@@ -17,8 +17,11 @@ from functools import partial
 from typing import Any
 
 from kourou.auth import AccessTables, AuthConfig, Guard
+from kourou.auth.model import Resource
+from kourou.auth.rules import SUB
+from kourou.auth.rules import group as group_of
 from kourou.broker.bloom import BloomFilter
-from kourou.broker.clients import Clients
+from kourou.broker.clients import Client, Clients
 from kourou.broker.config import DEFAULT_PORT, BrokerConfig
 from kourou.broker.filter_data import FILE_NAME as FILTER_FILE
 from kourou.broker.filter_data import ConsumerFilters
@@ -528,11 +531,19 @@ class Broker:
         self.filters.expire()
         self.stats.tick()
 
-    def _notify_group(self, group: str, connections: Iterable[Connection]) -> None:
+    def may_consume(self, client: Client, *resources: Resource) -> bool:
+        """Whether a client may be sent what is about topics and groups: its user's rights may be others now
+        than they were at its heartbeat."""
+        return all(self.guard.may(client.user, client.connection.peer, each, SUB) for each in resources)
+
+    def _notify_group(self, group: str, clients: Iterable[Client]) -> None:
         """Tell the clients of a group that there are others than before: they share its queues anew."""
-        for connection in connections:
-            fields = ConsumerGroupName(group).fields()
-            connection.send_oneway(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields))
+        for client in clients:
+            if self.may_consume(client, group_of(group)):
+                fields = ConsumerGroupName(group).fields()
+                client.connection.send_oneway(
+                    RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields)
+                )
 
 
 def _raise_file_limit() -> None:
