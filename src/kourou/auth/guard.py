@@ -143,9 +143,8 @@ class Guard:
     def takes_unproven_slave(self, address: str) -> bool:
         """Whether a slave from an address need not prove who it is."""
         config = self._config
-        return not config.ha_authentication_enabled or any(
-            is_in(address, network) for network in config.ha_trusted_slaves
-        )
+        wants_proofs = config.authentication_enabled or config.ha_authentication_enabled
+        return not wants_proofs or any(is_in(address, network) for network in config.ha_trusted_slaves)
 
     # Requests
 

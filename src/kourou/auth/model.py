@@ -159,6 +159,14 @@ def is_in(address: str, network: str) -> bool:
     return (mapped or known) in ipaddress.ip_network(network, strict=False)
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Entries; those of `Default` count where none of `Custom` fits."""

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from kourou.auth import AccessTables, AuthConfig, Guard
+from kourou.auth.config import is_true
 from kourou.auth.model import Resource
 from kourou.auth.rules import SUB
 from kourou.auth.rules import group as group_of
@@ -36,7 +37,7 @@ from kourou.broker.pull import MessagePuller
 from kourou.broker.registrar import Registrar
 from kourou.broker.schedule import DelayService
 from kourou.broker.send import BUSY, MessageSender
-from kourou.broker.slave import SlaveService, check_role
+from kourou.broker.slave import SlaveService, check_replication_port, check_role
 from kourou.broker.slave_offsets import FILE_NAME as SLAVE_OFFSET_FILE
 from kourou.broker.state_file import StateFile
 from kourou.broker.stats import BrokerStats
@@ -119,6 +120,7 @@ class Broker:
         self._index_due = False
         root = self.config.store.store_path_root_dir
         self.auth = AuthConfig.read(self.config.others)
+        check_replication_port(self.config, self.auth, tls)
         self.access = AccessTables(self.auth.directory or f"{root}/config")
         self.guard = Guard(self.auth, self.access, lambda: self.config.broker_cluster_name)
         self._files = {
@@ -267,13 +269,13 @@ class Broker:
     def _make_replication(self) -> Replication:
         """Replication as it is configured; `haTlsEnable` and `haSyncFromStart` are keys of ours."""
         others, tls = self.config.others, None
-        if others.get("haTlsEnable", "").lower() == "true":
+        if is_true(others, "haTlsEnable"):
             tls = self._tls
             if tls is None or not tls.has_server_certificate:
                 raise ConfigError("haTlsEnable=true needs tls.server.certPath and tls.server.keyPath")
         replication = Replication(
             self.store,
-            from_start=others.get("haSyncFromStart", "").lower() == "true",
+            from_start=is_true(others, "haSyncFromStart"),
             server_tls=None if tls is None else renewed_server_context(tls),
             client_tls=None if tls is None else RenewedContext(tls.client_context, tls.client_files()).get,
             check_master=None if self.slave is None else self.slave.check_master,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
+from kourou.auth.model import is_loopback
 from kourou.errors import ConfigError
 from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import TlsConfig
@@ -51,11 +51,3 @@ class ConsoleConfig:
                 f"without users the console listens on 127.0.0.1 only, not on {self.host}: make users with"
                 " `kourou console add-user` and give --users FILE (or --insecure, to let everybody in)"
             )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
-from kourou.console.config import ConsoleConfig, is_loopback
+from kourou.auth.model import is_loopback
+from kourou.console.config import ConsoleConfig
 from kourou.errors import KourouError
 
 # Before NiceGUI is imported: the console keeps nothing there, and must not look into the working directory.
