@@ -92,6 +92,7 @@ async def serve(
         server = _Server(
             uvicorn.Config(
                 make_app(config, backend, access),
+                log_config=None,  # its lines go where all others do
                 log_level="warning",
                 access_log=False,
                 proxy_headers=False,
