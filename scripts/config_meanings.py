@@ -233,7 +233,7 @@ AUTH = {
     "haAuthenticationEnable": (
         "`authenticationEnabled`",
         "Of brokers: master and slave prove to each other who they are, by"
-        " `innerClientAuthenticationCredentials`; `false` at a slave of Java's master.",
+        " `innerClientAuthenticationCredentials`; `false` at a slave of Java's master, which cannot.",
     ),
     "haTrustedSlaves": (
         "",
@@ -245,6 +245,11 @@ AUTH = {
 OWN = {
     "haSyncFromStart": ("`false`", "An empty slave begins with the master's first file, not its last."),
     "haTlsEnable": ("`false`", "Replication in TLS; on both sides."),
+    "haPlaintextAllowed": (
+        "`false`",
+        "Replication may be in the clear while `tls.server.mode=enforcing`: such a broker does not start"
+        " without this or `haTlsEnable`.",
+    ),
     "slowRequestThresholdMs": ("1000", "Requests that take longer are logged; 0: none."),
 }
 

@@ -32,7 +32,7 @@ from support.wire import free_ports
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
 KOUROU = [sys.executable, "-m", "kourou"]
 PORTS = ("9876", "10911", "10912", "10921", "10922", "5556", "5557", "5558")
-OF_BOTH = {*AUTH_KEYS, *java_keys(TlsConfig), "haTlsEnable"}
+OF_BOTH = {*AUTH_KEYS, *java_keys(TlsConfig), "haTlsEnable", "haPlaintextAllowed"}
 METRICS = {"metricsExporterType", "metricsPromExporterHost", "metricsPromExporterPort"}
 KNOWN = {
     "namesrv.conf": {*java_keys(NameServerConfig), *OF_BOTH, *METRICS},

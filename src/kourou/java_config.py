@@ -18,7 +18,7 @@ from kourou.errors import ConfigError
 # Files and directories, classes to load, where a server listens and how it is found, how it speaks; and what
 # made Java start programs (CVE-2023-33246). `namesrvAddr` is not among them: name servers are moved by it.
 _PLACE = re.compile(
-    r"tls\..*|haTls\w*|storePath\w*|\w*(?:Paths?|Dir|Home|Provider|Strategy|PlugIn)|filterServer\w*"
+    r"tls\..*|ha(?:Tls|Plaintext)\w*|storePath\w*|\w*(?:Paths?|Dir|Home|Provider|Strategy|PlugIn)|filterServer\w*"
     r"|bindAddress|listenPort|brokerIP\d|haMasterAddress|haListenPort|metrics\w*(?:Host|Port|Target|Header)"
 )
 

@@ -272,7 +272,7 @@ def test_what_others_named_leads_nowhere_else(scene: Scene, capsys: pytest.Captu
     assert file_name("../../etc/pass wd") == "__.._etc_pass_wd"
     assert file_name("..") == "_"
     line("%s", "a\x1b[31mb\nc\td")
-    assert capsys.readouterr().out == "a·[31mb\nc\td\n"
+    assert capsys.readouterr().out == "a·[31mb·c·d\n"
 
 
 def test_how_flags_are_read() -> None:

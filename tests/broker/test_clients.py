@@ -60,7 +60,9 @@ class Broker:
             self.clock,
             self.topics,
             self.groups,
-            on_group_changed=lambda group, connections: self.heard.append((group, connections)),
+            on_group_changed=lambda group, clients: self.heard.append(
+                (group, [c.connection for c in clients])
+            ),
         )
         self.producers, self.consumers = self.clients.producers, self.clients.consumers
 
@@ -226,7 +228,7 @@ def test_expressions_that_say_nothing(expression, kind):
 def test_a_producer_is_registered_and_shown(broker):
     connection = wire("10.0.0.1:7")
     broker.beat(connection, producers="p q")
-    assert broker.producers.find("c1") is connection
+    assert broker.producers.find("c1").connection is connection
     assert broker.producers.pick("p") is connection
     assert broker.producers.connections_json("p") == {
         "connectionSet": [{"clientAddr": "10.0.0.1:7", "clientId": "c1", "language": "JAVA", "version": 513}]
@@ -247,7 +249,7 @@ def test_a_producer_leaves_one_group_after_the_other(broker):
     broker.beat(connection, producers="p q")
     broker.clients.unregister(connection, "p", None)
     assert broker.producers.groups.keys() == {"q"}
-    assert broker.producers.find("c1") is connection  # Java forgets it already
+    assert broker.producers.find("c1").connection is connection  # Java forgets it already
     broker.clients.unregister(connection, "q", None)
     broker.clients.unregister(connection, "q", None)
     assert broker.producers.groups == {}
@@ -259,7 +261,7 @@ def test_a_producer_that_came_back_on_another_connection_is_found_there(broker):
     broker.beat(old, producers="p")
     broker.beat(new, producers="p")
     broker.clients.connection_lost(old)
-    assert broker.producers.find("c1") is new
+    assert broker.producers.find("c1").connection is new
     broker.clients.connection_lost(new)
     assert broker.producers.find("c1") is None
 
@@ -283,7 +285,7 @@ def test_a_silent_producer_is_forgotten_and_its_connection_closed(broker):
     broker.beat(live, client_id="c2", producers="p")
     broker.clock.advance(120_000)
     broker.clients.expire()
-    assert broker.producers.find("c1") is silent
+    assert broker.producers.find("c1").connection is silent
     broker.beat(live, client_id="c2", producers="p")
     broker.clock.advance(1)
     broker.clients.expire()
@@ -302,7 +304,7 @@ def test_a_clock_that_is_set_makes_no_client_silent(broker, ms):
     broker.consumers.compensate("h", SubscriptionData.build("t", "*", None, 1))
     broker.clock.set_by(ms)
     broker.clients.expire()
-    assert broker.producers.find("c1") is connection
+    assert broker.producers.find("c1").connection is connection
     assert broker.consumers.get("g") is not None
     assert broker.consumers.find_subscription("h", "t") is not None
     broker.beat(connection, consumer("g", "t"), producers="p")

@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from kourou.console.config import ConsoleConfig
-from kourou.console.sessions import FAILURES_S, IDLE_S, MAX_FAILURES, Access, ForbiddenError, Guesses
+from kourou.console.sessions import IDLE_S, Access, ForbiddenError
 from kourou.console.users import Role, Users, hash_password, is_password
 from kourou.errors import ConfigError
 
@@ -156,22 +156,6 @@ def test_without_users_everybody_may_do_everything():
     assert access.may(session, Role.ADMIN)
 
 
-def test_who_guesses_too_often_has_to_wait():
-    time = Time()
-    guesses = Guesses(time)
-    for _ in range(MAX_FAILURES):
-        assert guesses.wait_s("address a", "name ann") == 0
-        guesses.failed("address a", "name ann")
-    assert guesses.wait_s("address a") > 0
-    assert guesses.wait_s("address b", "name ann") > 0  # from elsewhere too
-    assert guesses.wait_s("address b", "name bob") == 0
-    time.now_s += FAILURES_S + 1
-    assert guesses.wait_s("address a", "name ann") == 0
-    guesses.failed("name ann")
-    guesses.succeeded("name ann")
-    assert guesses.wait_s("name ann") == 0
-
-
 # What is refused at the start
 
 
@@ -193,6 +177,12 @@ def test_a_certificate_needs_its_key(tmp_path):
         ConsoleConfig("127.0.0.1:9876", tls_cert=tmp_path / "cert.pem").check()
     with pytest.raises(ConfigError, match="not there"):
         ConsoleConfig("a:1", tls_cert=tmp_path / "cert.pem", tls_key=tmp_path / "key.pem").check()
+
+
+def test_a_proxy_is_an_address_or_a_network():
+    ConsoleConfig("a:1", trusted_proxies=("10.0.0.7", "2001:db8::/32")).check()
+    with pytest.raises(ConfigError, match="--trust-proxy my-proxy"):
+        ConsoleConfig("a:1", trusted_proxies=("my-proxy",)).check()
 
 
 def test_the_file_of_users_is_json(users, tmp_path):

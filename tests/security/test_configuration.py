@@ -31,7 +31,8 @@ KEYS = {
     "broker": (
         *BOTH, "brokerConfigPath", "storePathRootDir", "storePathCommitLog", "readOnlyCommitLogStorePaths",
         "storePathDLedgerCommitLog", "storePathEpochFile", "brokerIP1", "brokerIP2", "haMasterAddress",
-        "haTlsEnable", "filterServerNums", "authenticationMetadataProvider", "haListenPort",
+        "haTlsEnable", "haPlaintextAllowed", "filterServerNums", "authenticationMetadataProvider",
+        "haListenPort",
         "brokerClusterName", "authenticationStrategy", "authorizationStrategy", "messageStorePlugIn",
     ),
     "name server": (*BOTH, "configStorePath", "kvConfigPath", "clusterName", "controllerStorePath"),

@@ -23,7 +23,7 @@ from kourou.remoting.client import RemotingClient
 from kourou.remoting.codes import ResponseCode
 from kourou.remoting.registration import TopicConfig
 from kourou.remoting.signing import Credentials
-from kourou.remoting.tls import TlsConfig
+from kourou.remoting.tls import TlsConfig, TlsMode
 from kourou.store import InnerMessage, replication_master
 from kourou.store.replication_proof import Admission, Entrance, ProofError
 from support import loops
@@ -318,9 +318,13 @@ async def acknowledge(at: Connected) -> None:
         ({"minInSyncReplicas": "2", "inSyncReplicas": "2"}, ResponseCode.SYSTEM_ERROR),
         ({"haTrustedSlaves": "10.0.0.0/8,192.0.2.1"}, ResponseCode.SLAVE_NOT_AVAILABLE),
         ({"haTrustedSlaves": "10.0.0.1, 127.0.0.0/8"}, ResponseCode.SUCCESS),
-        ({"haAuthenticationEnable": "false"}, ResponseCode.SUCCESS),
+        ({"haTrustedSlaves": "0.0.0.0/0"}, ResponseCode.SUCCESS),
+        (
+            {"haTrustedSlaves": "10.0.0.1", "haAuthenticationEnable": "false"},
+            ResponseCode.SLAVE_NOT_AVAILABLE,
+        ),
     ],
-    ids=["guarded", "least replicas", "trusted elsewhere", "trusted", "open"],
+    ids=["guarded", "least replicas", "trusted elsewhere", "trusted", "open", "not proved by itself"],
 )
 def test_a_slave_without_a_proof_counts_only_where_a_setting_says_so(
     tmp_path: Path, more: dict[str, str], wanted: int
@@ -500,6 +504,73 @@ def test_settings_of_the_port_are_checked_at_the_start() -> None:
         AuthConfig.read({"haTrustedSlaves": "10.0.0.7,my-slave"})
     with pytest.raises(ConfigError, match="haAuthenticationEnable"):
         AuthConfig.read({"haAuthenticationEnable": "yes"})
+
+
+ROLES = {
+    "ASYNC_MASTER": {},
+    "SYNC_MASTER": {"brokerRole": "SYNC_MASTER"},
+    "SLAVE": {"brokerRole": "SLAVE", "brokerId": "1"},
+}
+ENFORCING = TlsConfig(server_mode=TlsMode.enforcing)
+ANYWHERE = {"bindAddress": "0.0.0.0"}
+
+
+@pytest.mark.parametrize("role", ["ASYNC_MASTER", "SYNC_MASTER"])
+def test_a_master_with_access_control_does_not_start_with_a_port_for_anybody(
+    tmp_path: Path, role: str
+) -> None:
+    config = {**GUARDED, **ROLES[role], "haAuthenticationEnable": "false"}
+    with pytest.raises(ConfigError, match="haTrustedSlaves") as refused:
+        Broker(broker_config(tmp_path, config))
+    assert "innerClientAuthenticationCredentials" in str(refused.value)
+    assert Broker(broker_config(tmp_path, {**config, "haTrustedSlaves": "0.0.0.0/0,::/0"})) is not None
+
+
+def test_a_slave_that_believes_its_master_gives_the_log_to_nobody(tmp_path: Path) -> None:
+    """Under Java's master: what it takes without a proof, it does not hand on without one."""
+
+    async def main() -> None:
+        alone = {**GUARDED, "haAuthenticationEnable": "false"}
+        async with (
+            master_of(tmp_path, {}) as master,
+            slave_of(tmp_path, master.config.ha_address, alone) as slave,
+            connected(slave) as at,
+        ):
+            await until(lambda: end_of(slave) == end_of(master))
+            at[1].write(bytes(8))
+            assert await at[0].read() == b""
+
+    run(main())
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_broker_in_tls_alone_does_not_send_its_log_in_the_clear_unless_it_is_told_so(
+    tmp_path: Path, role: str
+) -> None:
+    config = {**ROLES[role], **ANYWHERE}
+    for more in ({}, {"haTlsEnable": "false"}, {"haPlaintextAllowed": "false"}):
+        with pytest.raises(ConfigError, match="haPlaintextAllowed=true") as refused:
+            Broker(broker_config(tmp_path, {**config, **more}), tls=ENFORCING)
+        assert "haTlsEnable=true" in str(refused.value)
+    for more in ({"haTlsEnable": "true"}, {"haPlaintextAllowed": "true"}):
+        assert Broker(broker_config(tmp_path, {**config, **more}), tls=ENFORCING) is not None
+    assert Broker(broker_config(tmp_path, config), tls=TlsConfig()) is not None
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost"])
+def test_what_does_not_leave_the_machine_may_be_in_the_clear(tmp_path: Path, address: str) -> None:
+    """A slave's master may be anywhere, wherever the slave listens."""
+    at = {"bindAddress": address}
+    assert Broker(broker_config(tmp_path, at), tls=ENFORCING) is not None
+    with pytest.raises(ConfigError, match="haPlaintextAllowed=true"):
+        Broker(broker_config(tmp_path, {**ROLES["SLAVE"], **at}), tls=ENFORCING)
+
+
+@pytest.mark.parametrize("key", ["haTlsEnable", "haPlaintextAllowed"])
+def test_a_key_of_the_port_that_is_neither_true_nor_false_is_an_error(tmp_path: Path, key: str) -> None:
+    """`haTlsEnable=yes` was taken for false."""
+    with pytest.raises(ConfigError, match=f"{key}=yes"):
+        Broker(broker_config(tmp_path, {**ANYWHERE, key: "yes"}), tls=ENFORCING)
 
 
 # Connections that say nothing

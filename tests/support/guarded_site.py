@@ -92,7 +92,7 @@ def guarded_site(directory: Path, **config: str) -> Iterator[Site]:
 
 
 @contextmanager
-def guarded_name_server(directory: Path) -> Iterator[NameServerSite]:
+def guarded_name_server(directory: Path, **more: str) -> Iterator[NameServerSite]:
     """A name server with the super user `admin`."""
     config = NameServerConfig(
         bind_address=HOST,
@@ -100,7 +100,7 @@ def guarded_name_server(directory: Path) -> Iterator[NameServerSite]:
         kv_config_path=str(directory / "kv.json"),
         config_store_path=str(directory / "namesrv.properties"),
     )
-    config.others.update(GUARDED)
+    config.others.update({**GUARDED, **more})
 
     async def start() -> NameServer:
         server = NameServer(config)

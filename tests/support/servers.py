@@ -100,6 +100,7 @@ def write_broker_conf(directory: Path, namesrv_port: int, more: Mapping[str, obj
         "brokerName": "broker-a",
         "brokerIP1": HOST,
         "brokerIP2": HOST,
+        "bindAddress": HOST,
         "namesrvAddr": f"{HOST}:{namesrv_port}",
         "listenPort": listen_port,
         "haListenPort": listen_port + 1,

@@ -19,7 +19,12 @@ KEYS = frozenset(
 )  # fmt: skip
 
 
-SECRETS = frozenset(("initAuthenticationUser", "innerClientAuthenticationCredentials"))
+SECRETS = frozenset(
+    (
+        "initAuthenticationUser", "innerClientAuthenticationCredentials", "tls.server.keyPassword",
+        "tls.client.keyPassword", "metricsGrpcExporterHeader",
+    )
+)  # fmt: skip
 STARS = "******"
 
 
@@ -34,22 +39,23 @@ class AuthConfig:
     first_user: Credentials | None = field(default=None, repr=False)
     inner: Credentials | None = field(default=None, repr=False)  # what this server asks others with
     directory: str | None = None
-    ha_authentication_enabled: bool = False  # master and slave prove who they are
+    # Master and slave prove who they are. False at a slave with access control: its master cannot, as Java's
+    ha_authentication_enabled: bool = False
     ha_trusted_slaves: tuple[str, ...] = ()  # addresses and networks of slaves that are taken without it
 
     @classmethod
     def read(cls, properties: Mapping[str, str]) -> AuthConfig:
         """From properties; ConfigError names the key that is wrong."""
-        enabled = _is_true(properties, "authenticationEnabled")
+        enabled = is_true(properties, "authenticationEnabled")
         config = cls(
             enabled,
-            _is_true(properties, "authorizationEnabled"),
+            is_true(properties, "authorizationEnabled"),
             _codes(properties, "authenticationWhitelist"),
             _codes(properties, "authorizationWhitelist"),
             _credentials(properties, "initAuthenticationUser", "username", "password"),
             _credentials(properties, "innerClientAuthenticationCredentials", "accessKey", "secretKey"),
             properties.get("authConfigPath") or None,
-            _is_true(properties, "haAuthenticationEnable", enabled),
+            is_true(properties, "haAuthenticationEnable", enabled),
             _networks(properties, "haTrustedSlaves"),
         )
         if config.authorization_enabled and not config.authentication_enabled:
@@ -59,7 +65,8 @@ class AuthConfig:
         return config
 
 
-def _is_true(properties: Mapping[str, str], key: str, default: bool = False) -> bool:
+def is_true(properties: Mapping[str, str], key: str, default: bool = False) -> bool:
+    """A key that is true or false; ConfigError if it is neither."""
     text = properties.get(key, str(default)).strip().lower()
     if text not in ("true", "false"):
         raise ConfigError(f"{key}={text}: it is true or false")

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable
 
 from kourou.auth.config import AuthConfig
-from kourou.auth.model import ALLOW, DISABLE, SUPER, AccessError, Resource, User, is_in, subject_of
-from kourou.auth.rules import ALL_TOPICS, Need, needs_of
+from kourou.auth.model import ALLOW, DISABLE, SUPER, TOPIC, AccessError, Resource, User, is_in, subject_of
+from kourou.auth.rules import ALL_TOPICS, PUB, Need, needs_of
 from kourou.auth.tables import AccessTables
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Answer, Connection, Handler
@@ -59,8 +59,8 @@ class Guard:
         name = self.user_of(request)
         if name is None:
             return
-        user = self._tables.users.get(name)
-        if user is None or user.status == DISABLE:
+        user = self._enabled(name)
+        if user is None:
             raise AccessError(f"User:{name} is not known any more, or disabled.")
         self._authorize(user, request, peer)
 
@@ -104,10 +104,24 @@ class Guard:
         """Whether a user may do one of these with a resource from where it is."""
         if not self._config.authentication_enabled or not self._config.authorization_enabled:
             return True
-        known = self._tables.users.get(user or "")
-        if known is None or known.status == DISABLE:
+        known = self._enabled(user)
+        if known is None:
             return False
         return known.type == SUPER or self._is_allowed(known.name, Need(resource, actions), _ip_of(peer))
+
+    def may_send(self, user: str | None, peer: str) -> bool:
+        """Whether a user may send to some topic, whichever it is."""
+        if not self._config.authentication_enabled or not self._config.authorization_enabled:
+            return True
+        known = self._enabled(user)
+        if known is None or known.type == SUPER:
+            return known is not None
+        acl = self._tables.acls.get(subject_of(known.name))
+        return acl is not None and acl.allows_some(TOPIC, PUB, _ip_of(peer))
+
+    def _enabled(self, name: str | None) -> User | None:
+        user = self._tables.users.get(name or "")
+        return None if user is None or user.status == DISABLE else user
 
     def user_of(self, request: RemotingCommand) -> str | None:
         """The user who signed a request that has been checked; None where nobody has to."""
@@ -120,8 +134,8 @@ class Guard:
     def secret_of_slave(self, name: str) -> str | None:
         """The secret of a user who may copy the log: a super user, or the one that servers sign as; None for
         anybody else."""
-        user, inner = self._tables.users.get(name), self._config.inner
-        if user is None or user.status == DISABLE:
+        user, inner = self._enabled(name), self._config.inner
+        if user is None:
             return None
         is_inner = inner is not None and inner.access_key == name
         return user.password if is_inner or user.type == SUPER else None
@@ -129,9 +143,8 @@ class Guard:
     def takes_unproven_slave(self, address: str) -> bool:
         """Whether a slave from an address need not prove who it is."""
         config = self._config
-        return not config.ha_authentication_enabled or any(
-            is_in(address, network) for network in config.ha_trusted_slaves
-        )
+        wants_proofs = config.authentication_enabled or config.ha_authentication_enabled
+        return not wants_proofs or any(is_in(address, network) for network in config.ha_trusted_slaves)
 
     # Requests
 

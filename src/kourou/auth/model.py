@@ -159,6 +159,14 @@ def is_in(address: str, network: str) -> bool:
     return (mapped or known) in ipaddress.ip_network(network, strict=False)
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Entries; those of `Default` count where none of `Custom` fits."""
@@ -227,6 +235,14 @@ class Acl:
             if fitting:
                 return min(fitting, key=lambda entry: (entry.resource.rank, entry.decision != DENY)).decision
         return None
+
+    def allows_some(self, kind: str, action: str, source_ip: str) -> bool:
+        """Whether an entry allows an action on something of a type."""
+        return any(
+            entry.decision == ALLOW and entry.fits(replace(entry.resource, type=kind), (action,), source_ip)
+            for policy in self.policies
+            for entry in policy.entries
+        )
 
 
 def check_subject(subject: str | None) -> str:

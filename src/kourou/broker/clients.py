@@ -24,8 +24,6 @@ from kourou.remoting.subscription import SubscriptionData
 
 log = logging.getLogger(__name__)
 
-OnGroupChanged = Callable[[str, list[Connection]], None]
-
 
 @dataclass(slots=True, eq=False)
 class Client:
@@ -66,6 +64,9 @@ class Client:
         self.last_update_ms, self.last_seen_ms = client.last_update_ms, client.last_seen_ms
 
 
+OnGroupChanged = Callable[[str, list[Client]], None]
+
+
 class Producers:
     """The producers of all groups."""
 
@@ -73,7 +74,7 @@ class Producers:
         self._config = config
         self._clock = clock
         self.groups: dict[str, dict[Connection, Client]] = {}
-        self._by_client_id: dict[str, Connection] = {}
+        self._by_client_id: dict[str, Client] = {}
         self._turn = 0
 
     def register(self, group: str, client: Client) -> None:
@@ -87,7 +88,7 @@ class Producers:
             return
         log.info("new producer of group %s: %s", group, client)
         self.groups.setdefault(group, clients)[client.connection] = client
-        self._by_client_id[client.client_id] = client.connection
+        self._by_client_id[client.client_id] = client
 
     def unregister(self, group: str, connection: Connection) -> None:
         """A producer leaves a group."""
@@ -99,7 +100,8 @@ class Producers:
         if not clients:
             del self.groups[group]
         in_other_groups = any(connection in others for others in self.groups.values())
-        if not in_other_groups and self._by_client_id.get(client.client_id) is connection:
+        known = self._by_client_id.get(client.client_id)
+        if not in_other_groups and known is not None and known.connection is connection:
             del self._by_client_id[client.client_id]
 
     def connection_lost(self, connection: Connection) -> None:
@@ -121,8 +123,8 @@ class Producers:
                 if client.last_seen_ms < latest_ms:
                     yield group, client
 
-    def find(self, client_id: str) -> Connection | None:
-        """The connection of a client."""
+    def find(self, client_id: str) -> Client | None:
+        """The client with an id, on the connection that it came with last."""
         return self._by_client_id.get(client_id)
 
     def pick(self, group: str, may: Callable[[Client], bool] = lambda client: True) -> Connection | None:
@@ -176,10 +178,6 @@ class ConsumerGroup:
     def client_ids(self) -> list[str]:
         """The ids of the clients, for the answer to GET_CONSUMER_LIST_BY_GROUP (38)."""
         return [client.client_id for client in self.clients.values()]
-
-    def connections(self) -> list[Connection]:
-        """The connections of the clients."""
-        return list(self.clients)
 
     def find(self, client_id: str) -> Client | None:
         """The client with an id."""
@@ -324,7 +322,7 @@ class Consumers:
     def _notify(self, group: ConsumerGroup) -> None:
         wanted = self._config.notify_consumer_ids_changed_enable and not group.is_broadcasting
         if wanted and self.on_group_changed is not None:
-            self.on_group_changed(group.name, group.connections())
+            self.on_group_changed(group.name, list(group.clients.values()))
 
 
 @dataclass(slots=True)

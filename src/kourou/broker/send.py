@@ -409,7 +409,7 @@ class MessageSender:
         if client_id is None:
             return f"reply message properties[{names.REPLY_TO_CLIENT}] is null"
         asker = self._broker.producers.find(client_id)
-        if asker is None:
+        if asker is None or not self._broker.guard.may_send(asker.user, asker.connection.peer):
             return f"push reply message fail, channel of <{client_id}> not found."
         now_ms = self._broker.clock.now_ms()
         properties = {**properties, names.PUSH_REPLY_TIME: str(now_ms)}  # it is pushed with it, not stored
@@ -420,7 +420,7 @@ class MessageSender:
             header.unit_mode,
         )  # fmt: skip
         try:
-            answer = await asker.call(
+            answer = await asker.connection.call(
                 RemotingCommand(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed.fields(), body)
             )
         except (ConnectionLostError, CallTimeoutError) as error:

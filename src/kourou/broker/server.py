@@ -17,8 +17,12 @@ from functools import partial
 from typing import Any
 
 from kourou.auth import AccessTables, AuthConfig, Guard
+from kourou.auth.config import is_true
+from kourou.auth.model import Resource
+from kourou.auth.rules import SUB
+from kourou.auth.rules import group as group_of
 from kourou.broker.bloom import BloomFilter
-from kourou.broker.clients import Clients
+from kourou.broker.clients import Client, Clients
 from kourou.broker.config import DEFAULT_PORT, BrokerConfig
 from kourou.broker.filter_data import FILE_NAME as FILTER_FILE
 from kourou.broker.filter_data import ConsumerFilters
@@ -33,7 +37,7 @@ from kourou.broker.pull import MessagePuller
 from kourou.broker.registrar import Registrar
 from kourou.broker.schedule import DelayService
 from kourou.broker.send import BUSY, MessageSender
-from kourou.broker.slave import SlaveService, check_role
+from kourou.broker.slave import SlaveService, check_replication_port, check_role
 from kourou.broker.slave_offsets import FILE_NAME as SLAVE_OFFSET_FILE
 from kourou.broker.state_file import StateFile
 from kourou.broker.stats import BrokerStats
@@ -117,6 +121,7 @@ class Broker:
         self._index_due = False
         root = self.config.store.store_path_root_dir
         self.auth = AuthConfig.read(self.config.others)
+        check_replication_port(self.config, self.auth, tls)
         self.access = AccessTables(self.auth.directory or f"{root}/config")
         self.guard = Guard(self.auth, self.access, lambda: self.config.broker_cluster_name)
         self._files = {
@@ -267,13 +272,13 @@ class Broker:
     def _make_replication(self) -> Replication:
         """Replication as it is configured; `haTlsEnable` and `haSyncFromStart` are keys of ours."""
         others, tls = self.config.others, None
-        if others.get("haTlsEnable", "").lower() == "true":
+        if is_true(others, "haTlsEnable"):
             tls = self._tls
             if tls is None or not tls.has_server_certificate:
                 raise ConfigError("haTlsEnable=true needs tls.server.certPath and tls.server.keyPath")
         replication = Replication(
             self.store,
-            from_start=others.get("haSyncFromStart", "").lower() == "true",
+            from_start=is_true(others, "haSyncFromStart"),
             server_tls=None if tls is None else renewed_server_context(tls),
             client_tls=None if tls is None else RenewedContext(tls.client_context, tls.client_files()).get,
             check_master=None if self.slave is None else self.slave.check_master,
@@ -541,11 +546,19 @@ class Broker:
         self.filters.expire()
         self.stats.tick()
 
-    def _notify_group(self, group: str, connections: Iterable[Connection]) -> None:
+    def may_consume(self, client: Client, *resources: Resource) -> bool:
+        """Whether a client may be sent what is about topics and groups: its user's rights may be others now
+        than they were at its heartbeat."""
+        return all(self.guard.may(client.user, client.connection.peer, each, SUB) for each in resources)
+
+    def _notify_group(self, group: str, clients: Iterable[Client]) -> None:
         """Tell the clients of a group that there are others than before: they share its queues anew."""
-        for connection in connections:
-            fields = ConsumerGroupName(group).fields()
-            connection.send_oneway(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields))
+        for client in clients:
+            if self.may_consume(client, group_of(group)):
+                fields = ConsumerGroupName(group).fields()
+                client.connection.send_oneway(
+                    RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields)
+                )
 
 
 def _raise_file_limit() -> None:

@@ -16,6 +16,8 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
+from kourou.auth.config import AuthConfig, is_true
+from kourou.auth.model import is_loopback
 from kourou.broker.config import MASTER_ID, BrokerConfig
 from kourou.broker.groups import SubscriptionGroupConfig
 from kourou.broker.offsets import SEPARATOR, deleted_after, log_offset_of, table_of
@@ -27,6 +29,7 @@ from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.headers import UpdateConsumerOffset
 from kourou.remoting.registration import DataVersion, TopicConfig
+from kourou.remoting.tls import TlsConfig, TlsMode
 from kourou.store.config import BrokerRole
 from kourou.store.timer_files import read_timer_checkpoint
 
@@ -300,3 +303,30 @@ def check_role(config: BrokerConfig) -> None:
         config.broker_id = MASTER_ID
     elif config.broker_id <= MASTER_ID:
         raise ConfigError("Slave's brokerId must be > 0")
+
+
+def check_replication_port(config: BrokerConfig, auth: AuthConfig, tls: TlsConfig | None) -> None:
+    """ConfigError if the port for slaves gives to anybody what clients are kept out of, the whole log, and no
+    key says that this is wanted."""
+    is_slave = config.store.broker_role is BrokerRole.SLAVE
+    if (
+        auth.authentication_enabled
+        and not is_slave
+        and not auth.ha_authentication_enabled
+        and not auth.ha_trusted_slaves
+    ):
+        raise ConfigError(
+            "haAuthenticationEnable=false at a master with authenticationEnabled=true: whoever reaches"
+            " haListenPort would read all messages. Leave it out, and set"
+            " innerClientAuthenticationCredentials here and at the slaves; slaves that cannot prove who they"
+            " are, as Java's, are taken from the addresses of haTrustedSlaves (0.0.0.0/0,::/0 is anybody)"
+        )
+    others = config.others
+    is_plain = tls is not None and tls.server_mode is TlsMode.enforcing and not is_true(others, "haTlsEnable")
+    stays_here = not is_slave and is_loopback(config.bind_address)
+    if is_plain and not stays_here and not is_true(others, "haPlaintextAllowed"):
+        raise ConfigError(
+            "tls.server.mode=enforcing, and all messages would go to slaves in the clear: set"
+            " haTlsEnable=true, tls.server.certPath and tls.server.keyPath here and at the other brokers of"
+            " this name; or haPlaintextAllowed=true, where nobody else can listen between them"
+        )

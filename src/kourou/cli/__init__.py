@@ -10,6 +10,7 @@ Exit codes: 0 done, 1 done and something is wrong (`store check`) or a cluster r
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Annotated
 
@@ -18,6 +19,7 @@ import typer
 import kourou
 from kourou.cli import admin, bench, broker, console, doctor, mqadmin, namesrv, send, spark, store, tail, up
 from kourou.cli.errors import OneLineErrors, RefusedCommand
+from kourou.cli.serve import OneLineEach
 
 app = typer.Typer(
     name="kourou",
@@ -66,6 +68,8 @@ def _kourou(
 
 def main() -> None:
     """Run the command. To build all the others takes longer than a name server does to start."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(OneLineEach())  # of commands that set up no log
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     commands = [command for command in app.registered_commands if command.name == name]
     groups = [

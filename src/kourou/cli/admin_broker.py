@@ -19,7 +19,7 @@ from kourou.cli.admin_run import (
     run,
     said,
 )
-from kourou.cli.output import print_json, print_json_lines, print_table, show_time
+from kourou.cli.output import echo, print_json, print_json_lines, print_table, show_time
 
 app = typer.Typer(name="broker", no_args_is_help=True, help="Single brokers: figures, configuration.")
 ha_app = typer.Typer(name="ha", no_args_is_help=True, help="Replication.")
@@ -61,7 +61,7 @@ def _print_keys(found: dict[str, str], key: str | None, json: bool) -> None:
     if json:
         print_json(found)
     elif key is not None:
-        typer.echo(found[key])
+        echo(found[key])
     else:
         print_table(("key", "value"), found.items())
 
@@ -169,7 +169,7 @@ def ha_status(
                 f"{address}: master, its log ends at {status['masterCommitLogMaxOffset']},"
                 f" {status['inSyncSlaveNums']} slaves in sync"
             )
-            typer.echo(title)
+            echo(title)
             print_table(
                 ("slave", ">has", ">behind", ">bytes/s", "in sync"),
                 (

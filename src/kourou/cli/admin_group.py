@@ -21,7 +21,7 @@ from kourou.cli.admin_run import (
     run,
     said,
 )
-from kourou.cli.output import print_json, print_json_lines, print_table, show, show_time
+from kourou.cli.output import echo, print_json, print_json_lines, print_table, show, show_time
 
 app = typer.Typer(name="group", no_args_is_help=True, help="Consumer groups: how far they are, who is there.")
 producer_app = typer.Typer(name="producer", no_args_is_help=True, help="Producers: who sends.")
@@ -49,7 +49,7 @@ def list_(
     if json:
         print_json_lines({"group": name} for name in names)
     elif names:
-        typer.echo("\n".join(names))
+        echo(*names)
 
 
 @app.command()
@@ -229,7 +229,7 @@ def status(
     print_table(("client", "topic", "broker", ">queue", ">consumed", ">cached", "last consumed"), rows)
     for client_id, info in found.items():
         if info.get("jstack"):
-            typer.echo(f"{client_id}\n{info['jstack']}")
+            echo(client_id, *str(info["jstack"]).expandtabs().splitlines())
 
 
 @app.command()

@@ -17,7 +17,7 @@ from kourou.cli.admin_run import (
     run,
     said,
 )
-from kourou.cli.output import print_json_lines, print_table
+from kourou.cli.output import echo, print_json_lines, print_table
 
 app = typer.Typer(name="namesrv", no_args_is_help=True, help="Name servers.")
 
@@ -71,7 +71,7 @@ def kv_list(namespace: Namespace, namesrv: Namesrv = DEFAULT_NAMESRV, json: AsJs
 @app.command("kv-get")
 def kv_get(namespace: Namespace, key: Key, namesrv: Namesrv = DEFAULT_NAMESRV) -> None:
     """Print a value."""
-    typer.echo(run(namesrv, lambda admin: admin.name_servers.get_kv(namespace, key)))
+    echo(run(namesrv, lambda admin: admin.name_servers.get_kv(namespace, key)))
 
 
 @app.command("kv-put")

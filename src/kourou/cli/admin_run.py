@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from kourou.cli.output import echo, quiet_log
+
 if TYPE_CHECKING:
     from kourou.admin import Admin
     from kourou.remoting.signing import Credentials
@@ -56,7 +58,6 @@ def run(namesrv: str, work: Callable[[Admin], Awaitable[_T]], *, check: Check | 
     import asyncio
 
     from kourou.admin import Admin
-    from kourou.cli.output import quiet_log
 
     async def main() -> _T:
         async with Admin(namesrv, tls=client_tls(), credentials=credentials()) as admin:
@@ -123,7 +124,7 @@ def confirm(question: str, yes: bool) -> None:
 
 def said(text: str) -> None:
     """Tell what was done."""
-    typer.echo(text, err=True)
+    echo(text, err=True)
 
 
 def pairs(texts: list[str]) -> dict[str, str]:

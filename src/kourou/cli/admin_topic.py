@@ -19,7 +19,7 @@ from kourou.cli.admin_run import (
     said,
     topic_exists,
 )
-from kourou.cli.output import as_plain, print_json, print_json_lines, print_table, show
+from kourou.cli.output import as_plain, echo, print_json, print_json_lines, print_table, show
 
 app = typer.Typer(name="topic", no_args_is_help=True, help="Topics: where they are, what is in them.")
 
@@ -61,8 +61,7 @@ def list_(
     if json:
         print_json_lines({"topic": name} for name in names)
     else:
-        for name in names:
-            typer.echo(name)
+        echo(*names)
 
 
 @app.command()
@@ -188,7 +187,7 @@ def clusters(topic: TopicArgument, namesrv: Namesrv = DEFAULT_NAMESRV, json: AsJ
     if json:
         print_json_lines({"cluster": name} for name in found)
     else:
-        typer.echo("\n".join(found))
+        echo(*found)
 
 
 @app.command()
@@ -198,7 +197,7 @@ def groups(topic: TopicArgument, namesrv: Namesrv = DEFAULT_NAMESRV, json: AsJso
     if json:
         print_json_lines({"group": name} for name in found)
     elif found:
-        typer.echo("\n".join(found))
+        echo(*found)
 
 
 @app.command()
@@ -242,4 +241,4 @@ def order(
 
     found = run(namesrv, work)
     if found:
-        typer.echo(found)
+        echo(found)

@@ -56,6 +56,14 @@ def console(
             show_default=False,
         ),
     ] = None,
+    trust_proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="A proxy, or a network of them, whose X-Forwarded-For says who logs in; again for more.",
+            show_default=False,
+        ),
+    ] = None,
     tls_cert: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A certificate (PEM), for HTTPS.", show_default=False)
     ] = None,
@@ -110,6 +118,7 @@ def console(
         credentials(),
         tuple(store or ()),
         jobs,
+        tuple(trust_proxy or ()),
     )
     config.check()
     set_up_logging(None)

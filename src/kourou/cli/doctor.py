@@ -35,7 +35,7 @@ def doctor(
         colors = {OK: typer.colors.GREEN, FAIL: typer.colors.RED}
         for check in checks:
             mark = typer.style(f"{check.state:<5}", fg=colors.get(check.state, typer.colors.YELLOW))
-            typer.echo(f"{mark}{check.name:<16} {printable(check.found)}")
+            typer.echo(mark + printable(f"{check.name:<16} {check.found}"))
             if check.advice:
                 typer.echo(f"{'':<5}{'':<16} → {printable(check.advice)}")
     if any(check.state == FAIL for check in checks):

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from kourou.cli.output import echo
 from kourou.errors import KourouError
 
 EXIT_REFUSED = 1
@@ -35,7 +36,7 @@ class _OneLine:
             raise typer.Exit(EXIT_INTERRUPTED) from None
 
     def _failed(self, message: str) -> typer.Exit:
-        typer.echo(f"kourou: {message}", err=True)
+        echo(f"kourou: {message}", err=True)
         return typer.Exit(self.exit_code)
 
 

@@ -273,7 +273,7 @@ async def _get_cold_data_flow(admin: Admin, given: Flags) -> None:
         text = await admin.brokers.cold_data_info(address)
         if not text:
             raise AdminError(f"broker {address} has no table of cold reads")
-        line("%s", text)
+        line(text)
 
 
 VERBS = (

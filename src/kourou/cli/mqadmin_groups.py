@@ -20,6 +20,7 @@ from kourou.cli.mqadmin_verbs import (
     line,
     plain_time,
 )
+from kourou.cli.output import printable
 from kourou.remoting import lenient_json
 from kourou.remoting.lenient_json import MessageQueue
 
@@ -145,7 +146,7 @@ async def _consumer_status(admin: Admin, given: Flags) -> None:
     group, stack = given.text("g"), given.has("s")
     if given.has("i"):
         info = await admin.groups.running_info(group, given.text("i"), with_stack=stack)
-        line("%s", running_info_text(info))
+        line(running_info_text(info))
         return
     connections = await admin.groups.connections(group, broker=given.get("b"))
     versions = {client.client_id: client.version for client in connections.clients}
@@ -193,8 +194,8 @@ def running_info_text(info: dict[str, Any]) -> str:
         values = [f"{one.get(name) or 0:.2f}" for name in names[:-1]]
         rows.append(speeds % (topic, *values, one.get(names[-1]) or 0))
     if info.get("jstack"):
-        rows += ["", "", "#Consumer jstack#", str(info["jstack"])]
-    return "\n".join(rows) + "\n"
+        rows += ["", "", "#Consumer jstack#", *str(info["jstack"]).expandtabs().split("\n")]
+    return "\n".join(map(printable, rows)) + "\n"
 
 
 async def _set_consume_mode(admin: Admin, given: Flags) -> None:

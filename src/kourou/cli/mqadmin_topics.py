@@ -105,7 +105,7 @@ async def _update_topic_perm(admin: Admin, given: Flags) -> None:
 async def _topic_route(admin: Admin, given: Flags) -> None:
     topic = given.text("t")
     if not given.has("l"):
-        line("%s", pretty_json(await admin.topics.route_data(topic)))
+        line(pretty_json(await admin.topics.route_data(topic)))
         return
     route = await admin.topics.route(topic)
     line(_ROUTE, "#ClusterName", "#BrokerName", "#BrokerAddrs", "#ReadQueue", "#WriteQueue", "#Perm")

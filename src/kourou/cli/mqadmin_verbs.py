@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from kourou.cli.output import printable
 from kourou.message.host import format_host
 from kourou.remoting.lenient_json import MessageQueue
 
@@ -165,8 +166,9 @@ class Verb:
 
 
 def line(form: str, *values: object) -> None:
-    """A line as printf makes it; what could steer a terminal becomes a dot."""
-    text = form % values if values else form
+    """A line as printf makes it, or several that are made already. What could steer a terminal becomes a dot,
+    and so does the end of a line in a value."""
+    text = form % tuple(printable(v) if isinstance(v, str) else v for v in values) if values else form
     if not text.isprintable():
         text = "".join(c if c.isprintable() or c in "\n\t" else "·" for c in text)
     typer.echo(text)

@@ -87,7 +87,7 @@ def show(
         )
         return
     if title is not None:
-        typer.echo(title)  # beside the table: it may be wider than that
+        echo(title)  # beside the table: it may be wider than that
     print_table(list(columns), ([_cell(row, column) for column in columns.values()] for row in rows))
 
 
@@ -128,9 +128,22 @@ def print_table(
     console().print(table)
 
 
+def echo(*lines: str, err: bool = False) -> None:
+    """Lines for a person. What servers and other peers say in one of them stays in it."""
+    for line in lines:
+        typer.echo(printable(line), err=err)
+
+
 def printable(text: str) -> str:
     """A text that cannot steer a terminal: what is no printable character becomes a dot."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "·" for c in text)
+
+
+def escaped(text: str) -> str:
+    """A text on one line, that cannot steer a terminal either, with all that was in it: `\\n`, `\\x1b`."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def show_time(milliseconds: int) -> str:

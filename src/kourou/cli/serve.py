@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import logging
 import signal
-from collections.abc import Coroutine, Mapping
+import traceback
+from collections.abc import Coroutine, Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from kourou.cli.output import escaped
 
 if TYPE_CHECKING:
     import asyncio
@@ -92,7 +96,7 @@ def set_up_logging(file: Path | None) -> None:
     logging.raiseExceptions = False  # a log file without room must not fill the terminal with tracebacks
     terminal = logging.StreamHandler()
     terminal.setLevel(logging.WARNING)
-    terminal.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    terminal.setFormatter(OneLineEach("%(asctime)s %(levelname)s %(name)s %(message)s"))
     root.addHandler(terminal)
     if file is None:
         return
@@ -105,6 +109,42 @@ def set_up_logging(file: Path | None) -> None:
     rotating.setFormatter(_JsonLines())
     root.addHandler(rotating)
     root.setLevel(logging.INFO)
+
+
+class OneLineEach(logging.Formatter):
+    """A record on one line, whatever peers have in their names and remarks: no text of theirs begins a line,
+    or steers the terminal. Tracebacks have lines of their own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and a traceback where there is one, made anew: others leave theirs in the record."""
+        record = copy.copy(record)
+        record.exc_text = None
+        return super().format(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line without what follows it."""
+        return escaped(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        """A traceback, with the texts of errors on one line each."""
+        found = traceback.TracebackException(*ei)
+        _escape_texts(found)
+        return "".join(found.format()).rstrip("\n")
+
+
+class _EscapedTexts(traceback.TracebackException):
+    def format_exception_only(self, **options: Any) -> Generator[str, None, None]:
+        for part in super().format_exception_only(**options):
+            yield escaped(part.rstrip("\n")) + "\n"
+
+
+def _escape_texts(found: traceback.TracebackException | None) -> None:
+    """Those of an error, its causes and its parts: TracebackException makes these of its own class."""
+    if found is None:
+        return
+    found.__class__ = _EscapedTexts
+    for other in (found.__cause__, found.__context__, *(found.exceptions or ())):
+        _escape_texts(other)
 
 
 class _JsonLines(logging.Formatter):
@@ -121,4 +161,13 @@ class _JsonLines(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(entry, default=str).decode()
+        text = orjson.dumps(entry, default=str).decode()
+        return text if text.isprintable() else "".join(map(_json_escape, text))
+
+
+def _json_escape(character: str) -> str:
+    """A character as JSON has it that is read in a terminal: orjson leaves those above 0x7e as they are."""
+    if character.isprintable():
+        return character
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

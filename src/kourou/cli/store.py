@@ -15,6 +15,7 @@ from kourou.cli.output import (
     print_json,
     print_json_lines,
     print_table,
+    printable,
     progress_bar,
     quiet_log,
     show_size,
@@ -334,7 +335,7 @@ def check(
 
 def _print_finding(finding: Finding) -> None:
     color = typer.colors.RED if finding.severity.value == "fault" else typer.colors.YELLOW
-    typer.echo(f"{typer.style(finding.severity.value, fg=color)} {finding.kind}: {finding}")
+    typer.echo(f"{typer.style(finding.severity.value, fg=color)} {finding.kind}: {printable(str(finding))}")
 
 
 def _print_finding_json(finding: Finding) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from kourou.cli.output import print_table, show_size, show_time
+from kourou.cli.output import echo, print_table, printable, show_size, show_time
 
 # With more queues than this, topics have one line each.
 _MAX_QUEUE_ROWS = 64
@@ -18,7 +18,7 @@ def print_info(info: dict[str, Any], *, all_queues: bool) -> None:
     """What `describe` found, as a page."""
     typer.echo(f"store {info['path']}")
     for name, text in _lines(info):
-        typer.echo(f"  {name:<11} {text}")
+        echo(f"  {name:<11} {text}")
     typer.echo()
     if sum(len(topic["queues"]) for topic in info["topics"]) <= _MAX_QUEUE_ROWS or all_queues:
         _print_queues(info["topics"])
@@ -29,7 +29,7 @@ def print_info(info: dict[str, Any], *, all_queues: bool) -> None:
         typer.echo(f"health: {fine} (`check` looks at everything)")
     for item in info["health"]:
         severity = item["severity"]
-        typer.echo(f"{typer.style(severity, fg=_COLORS[severity])}: {item['message']}")
+        typer.echo(f"{typer.style(severity, fg=_COLORS[severity])}: {printable(item['message'])}")
 
 
 def _lines(info: dict[str, Any]) -> list[tuple[str, str]]:

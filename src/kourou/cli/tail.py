@@ -109,7 +109,8 @@ def pretty_body(body: bytes, form: BodyForm) -> str:
 
     if form in (BodyForm.AUTO, BodyForm.JSON) and body[:1] in (b"{", b"["):
         try:
-            return orjson.dumps(orjson.loads(body), option=orjson.OPT_INDENT_2).decode()
+            text = orjson.dumps(orjson.loads(body), option=orjson.OPT_INDENT_2).decode()
+            return "\n".join(map(printable, text.split("\n")))
         except orjson.JSONDecodeError:
             pass
     if form is not BodyForm.HEX:

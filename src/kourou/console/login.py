@@ -13,7 +13,8 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 
 from kourou.console.config import ConsoleConfig
 from kourou.console.gate import COOKIE
-from kourou.console.sessions import Access, Guesses
+from kourou.console.guesses import Guesses, origin_of
+from kourou.console.sessions import Access
 from kourou.console.texts import language_of, translate
 
 MAX_FORM_BYTES = 8192
@@ -62,14 +63,19 @@ def add_login(app: FastAPI, config: ConsoleConfig, access: Access) -> None:
         if form is None or access.users is None:
             return PlainTextResponse("no form", 400)
         name, following = form.get("name", ""), _local(form.get("next", "/"))
-        keys = (f"address {request.client.host if request.client else ''}", f"name {name[:64]}")
-        wait_s = guesses.wait_s(*keys)
+        peer = request.client.host if request.client else ""
+        address = origin_of(peer, request.headers.getlist("x-forwarded-for"), config.trusted_proxies)
+        wait_s = guesses.begin(address, name)
         if wait_s:
             return _page(request, following, wait_s=wait_s)
-        guesses.failed(*keys)  # before the answer is known: guesses that are sent at once count too
-        if not await asyncio.to_thread(access.users.verify, name, form.get("password", "")):
+        try:
+            await asyncio.sleep(guesses.slow_s(name))
+            is_right = await asyncio.to_thread(access.users.verify, name, form.get("password", ""))
+        finally:
+            guesses.end(address)
+        if not is_right:
             return _page(request, following, is_wrong=True)
-        guesses.succeeded(*keys)
+        guesses.succeeded(address, name)
         response = RedirectResponse(following, 303)
         response.set_cookie(
             COOKIE,
@@ -116,8 +122,8 @@ def _page(request: Request, following: str, *, is_wrong: bool = False, wait_s: f
     if is_wrong:
         failure, status = t("Wrong name or password."), 401
     if wait_s:
-        minutes = math.ceil(wait_s / 60)
-        failure = t("Too many tries. Wait {minutes} min, then try again.").format(minutes=minutes)
+        seconds = math.ceil(wait_s)
+        failure = t("Too many tries. Wait {seconds} s, then try again.").format(seconds=seconds)
         status = 429
     text = _PAGE.format(
         language=language,

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
-from kourou.console.config import ConsoleConfig, is_loopback
+from kourou.auth.model import is_loopback
+from kourou.console.config import ConsoleConfig
 from kourou.errors import KourouError
 
 # Before NiceGUI is imported: the console keeps nothing there, and must not look into the working directory.
@@ -91,6 +92,7 @@ async def serve(
         server = _Server(
             uvicorn.Config(
                 make_app(config, backend, access),
+                log_config=None,  # its lines go where all others do
                 log_level="warning",
                 access_log=False,
                 proxy_headers=False,

@@ -1,4 +1,4 @@
-"""Sessions: who is logged in, who may do what, and how often somebody may guess.
+"""Sessions: who is logged in, and who may do what.
 
 A session is a random token in a cookie, known to this process alone: a restart ends all of them.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,9 +16,6 @@ from kourou.errors import KourouError
 
 IDLE_S = 8 * 3600.0
 MAX_SESSIONS = 10_000
-MAX_FAILURES = 5  # of one address, or for one name, in the time below
-FAILURES_S = 300.0
-MAX_TRACKED = 10_000
 
 
 class ForbiddenError(KourouError):
@@ -104,36 +101,3 @@ class Access:
             f"this needs the role {role.name.lower()}, and {session.user} is {held.name.lower()}:"
             " ask an administrator of the console"
         )
-
-
-class Guesses:
-    """How often a login failed lately, by address and by name."""
-
-    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._now_s = now_s
-        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
-
-    def wait_s(self, *keys: str) -> float:
-        """How long the next try has to wait; 0 if it need not."""
-        now = self._now_s()
-        waits = [0.0]
-        for key in keys:
-            times = self._failures.get(key)
-            while times and now - times[0] > FAILURES_S:
-                times.popleft()
-            if times is not None and len(times) >= MAX_FAILURES:
-                waits.append(FAILURES_S - (now - times[0]))
-        return max(waits)
-
-    def failed(self, *keys: str) -> None:
-        """Note that a try failed."""
-        for key in keys:
-            self._failures.setdefault(key, deque(maxlen=MAX_FAILURES)).append(self._now_s())
-            self._failures.move_to_end(key)
-        while len(self._failures) > MAX_TRACKED:
-            self._failures.popitem(last=False)
-
-    def succeeded(self, *keys: str) -> None:
-        """Forget what failed before."""
-        for key in keys:
-            self._failures.pop(key, None)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-from kourou.console.config import is_loopback
+from kourou.auth.model import is_loopback
 from kourou.console.sessions import ForbiddenError
 from kourou.console.texts import later
 from kourou.console.users import Role

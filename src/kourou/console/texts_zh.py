@@ -21,7 +21,7 @@ CHINESE: dict[str, str] = {
     "Password": "密码",
     "RocketMQ console": "RocketMQ 控制台",
     "Wrong name or password.": "用户名或密码错误。",
-    "Too many tries. Wait {minutes} min, then try again.": "尝试次数过多，请 {minutes} 分钟后再试。",
+    "Too many tries. Wait {seconds} s, then try again.": "尝试次数过多，请 {seconds} 秒后再试。",
     "There is no such page": "没有这个页面",
     "See the navigation, or search with /": "请使用左侧导航，或按 / 搜索",
     "This page failed": "页面出错",

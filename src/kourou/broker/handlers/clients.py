@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kourou.auth.rules import SUB
+from kourou.auth.rules import group as group_of
+from kourou.auth.rules import topic as topic_of
 from kourou.broker.filter_data import compile_filter
 from kourou.broker.handlers.queries import message_at
 from kourou.errors import CorruptRecordError
@@ -148,7 +150,7 @@ def get_running_info(broker: Broker, connection: Connection, request: RemotingCo
     """GET_CONSUMER_RUNNING_INFO: what a consumer does now."""
     header = GetConsumerRunningInfo.read(request)
     fields = unsigned(request)
-    work = _ask_consumer(broker, request, header.consumer_group, header.client_id, fields, None)
+    work = _ask_consumer(broker, request, header.consumer_group, header.client_id, fields)
     broker.answer_later(connection, request, work)
 
 
@@ -172,7 +174,7 @@ def consume_directly(broker: Broker, connection: Connection, request: RemotingCo
     if found is None or record is None:
         raise BadRequestError(f"there is no message at {place.physical_offset}")
     work = _ask_consumer(
-        broker, request, header.consumer_group, header.client_id or "", fields, bytes(record)
+        broker, request, header.consumer_group, header.client_id or "", fields, bytes(record), found.topic
     )
     broker.answer_later(connection, request, work)
 
@@ -183,14 +185,19 @@ async def _ask_consumer(
     group: str,
     client_id: str,
     fields: dict[str, str],
-    body: bytes | None,
+    body: bytes | None = None,
+    topic: str | None = None,
 ) -> RemotingCommand:
-    """Hand a request on to a consumer; its answer."""
+    """Hand a request on to a consumer, if it may have what is of a topic, and of its group; its answer."""
     client = broker.consumers.find_client(group, client_id)
     if client is None:
         return request.response(
             ResponseCode.SYSTEM_ERROR, remark=f"The Consumer <{group}> <{client_id}> not online"
         )
+    touched = [group_of(group)] if topic is None else [group_of(group), topic_of(topic)]
+    if not broker.may_consume(client, *touched):
+        remark = f"consumer <{group}> <{client_id}> may not consume {' and '.join(map(str, touched))}"
+        return request.response(ResponseCode.NO_PERMISSION, remark=remark)
     try:
         answer = await client.connection.call(RemotingCommand(request.code, fields, body), CALL_CLIENT_S)
     except CallTimeoutError as error:

@@ -193,7 +193,7 @@ def _reset_by_clients(broker: Broker, request: RemotingCommand, header: ResetOff
             return request.response(ResponseCode.SYSTEM_ERROR, remark=remark)
         wanted = _offset_at(broker, topic, queue_id, header.timestamp)
         targets[queue_id] = wanted if header.is_force else min(wanted, consumed)
-    clients = _clients_of(broker, group)
+    clients = _clients_of(broker, group, topic)
     if not clients:
         remark = (
             f"Consumer not online, so can not reset offset, "
@@ -247,7 +247,7 @@ def get_consumer_status(broker: Broker, connection: Connection, request: Remotin
 async def _consumer_status(
     broker: Broker, request: RemotingCommand, header: GetConsumerStatus
 ) -> RemotingCommand:
-    clients = _clients_of(broker, header.group)
+    clients = _clients_of(broker, header.group, header.topic)
     if not clients:
         remark = f"No Any Consumer online in the consumer group: [{header.group}]"
         return request.response(ResponseCode.SYSTEM_ERROR, remark=remark)
@@ -276,9 +276,10 @@ async def _ask_status(client: Client, header: GetConsumerStatus) -> dict[Message
         return None
 
 
-def _clients_of(broker: Broker, group: str) -> list[Client]:
-    found = broker.consumers.get(group)
-    return [] if found is None else list(found.clients.values())
+def _clients_of(broker: Broker, group: str, topic: str) -> list[Client]:
+    """The clients of a group that may still consume a topic with it."""
+    found, touched = broker.consumers.get(group), (group_of(group), topic_of(topic))
+    return [] if found is None else [c for c in found.clients.values() if broker.may_consume(c, *touched)]
 
 
 def _refuse_old_clients(request: RemotingCommand, clients: list[Client]) -> RemotingCommand | None:
