@@ -224,7 +224,7 @@ class BrokerConfig:
         """All keys and values, a line each, in the order of the keys; secrets are for its own file only."""
         values = {**self.others, **to_properties(self.store), **to_properties(self)}
         if not with_secrets:
-            values.update(dict.fromkeys(SECRETS & values.keys(), STARS))
+            values.update({key: STARS for key in SECRETS if values.get(key)})
         return format_properties({key: value for key, value in values.items() if key not in _HIDDEN})
 
     @property

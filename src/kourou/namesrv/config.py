@@ -109,5 +109,5 @@ class NameServerConfig:
         """All keys and values, a line each, in the order of the keys; secrets are for its own file only."""
         values = {**self.others, **to_properties(self)}
         if not with_secrets:
-            values.update(dict.fromkeys(SECRETS & values.keys(), STARS))
+            values.update({key: STARS for key in SECRETS if values.get(key)})
         return format_properties(values)
