@@ -77,3 +77,17 @@ def test_a_name_server_that_is_back_hears_of_the_brokers_soon():
             await other.send(Message("t", b"found"))
 
     play(restart)
+
+
+def test_a_name_server_that_is_back_at_once_hears_of_the_brokers_soon():
+    async def restart(world: World, producer: Producer) -> None:
+        await asyncio.sleep(5.0)  # registered just now: the next time would be far
+        world.kill("namesrv", lost_power=True)
+        await world.start("namesrv")
+
+        await asyncio.sleep(SOON_S)
+
+        async with Producer(NAMESRV, group="other", ip=HOSTS["client"], instance="other") as other:
+            await other.send(Message("t", b"found"))
+
+    play(restart)

@@ -179,7 +179,9 @@ class Broker:
             self._restore_topics(recovery.start_offset)
         self.store.start()
         self.init_max_offset = self.store.commit_log.max_offset  # where the log ended at the start
-        self.client = RemotingClient(tls=self._tls, credentials=self.auth.inner)
+        self.client = RemotingClient(
+            tls=self._tls, credentials=self.auth.inner, on_close=self._lost_connection_to
+        )
         try:
             self.replication = self._make_replication()
             self.sender = MessageSender(self)
@@ -212,7 +214,8 @@ class Broker:
         if self.group is not None:
             if self.slave is None:
                 await self.group.take_back()
-            self._spawn(self.group.run())
+            else:
+                self._spawn(self.group.run())
         if self.slave is None:
             self.delay.start()
             self.transactions.start()
@@ -517,6 +520,9 @@ class Broker:
             await self.registrar.register_changed()
 
     # Clients
+
+    def _lost_connection_to(self, address: str) -> None:
+        self.registrar.connection_lost(address)
 
     def _connection_lost(self, connection: Connection) -> None:
         self.puller.connection_lost(connection)
