@@ -57,7 +57,7 @@ class Registrar:
         # The name servers that know this broker, and the version of the topics that they were told last
         self.registered_at: dict[str, DataVersion] = {}
         self._masters: dict[str, dict[str, str]] = {}  # what each of them says of the master of a slave
-        self._lost = {server: asyncio.Event() for server in broker.config.name_servers}
+        self._lost: dict[str, asyncio.Event] = {}  # by name server
         name = f"{broker.config.broker_name} {broker.config.broker_id}"
         self._chance = random.Random(name)  # other brokers draw other pauses
         self._leaving = False
@@ -74,12 +74,25 @@ class Registrar:
             lost.set()
 
     async def run(self) -> None:
-        """Stand at all name servers."""
-        await asyncio.gather(*map(self._stand_at, self._lost))
+        """Stand at all name servers, those that `namesrvAddr` names now."""
+        tasks: dict[str, asyncio.Task[None]] = {}
+        try:
+            while not self._leaving:
+                servers = self._broker.config.name_servers
+                for server in servers:
+                    if server not in tasks:
+                        tasks[server] = asyncio.create_task(self._stand_at(server))
+                for server in tasks.keys() - set(servers):
+                    tasks.pop(server).cancel()
+                    self._forget(server)
+                await asyncio.sleep(CHECK_INTERVAL_S)
+        finally:
+            for task in tasks.values():
+                task.cancel()
 
     async def _stand_at(self, server: str) -> None:
         """Register at a name server, see that it knows, and again."""
-        loop, lost = asyncio.get_running_loop(), self._lost[server]
+        loop, lost = asyncio.get_running_loop(), self._lost.setdefault(server, asyncio.Event())
         pause_s, due = FIRST_PAUSE_S, 0.0
         while not self._leaving:
             lost.clear()
@@ -134,7 +147,7 @@ class Registrar:
     async def register_all(self) -> None:
         """Tell all name servers of all topics."""
         self._changed.clear()
-        await self._register(self._lost)
+        await self._register(self._broker.config.name_servers)
 
     async def members(self, timeout_s: float) -> AsyncIterator[dict[int, str]]:
         """The brokers of this name by their ids, as each name server that answers knows them."""
@@ -155,7 +168,8 @@ class Registrar:
         """Tell the name servers of the topics that changed since the last time. One that cannot be reached
         is told everything when it can."""
         changed, self._changed = self._changed, set()
-        await self._register([server for server in self._lost if server not in self._unreachable], changed)
+        servers = self._broker.config.name_servers
+        await self._register([server for server in servers if server not in self._unreachable], changed)
 
     async def _register(self, servers: Iterable[str], changed: set[str] | None = None) -> None:
         """Tell name servers of all topics, or those that know this broker of some."""
@@ -164,8 +178,9 @@ class Registrar:
         await asyncio.gather(*(self._register_at(server, changed) for server in servers))
         if self._broker.slave is not None and self._masters:
             # One that was just started may not have heard of the master yet.
-            said = [self._masters[server] for server in self._lost if server in self._masters]
-            found = next((fields for fields in said if fields.get("masterAddr")), said[0])
+            order = self._broker.config.name_servers
+            said = [self._masters[server] for server in order if server in self._masters]
+            found = next((fields for fields in said if fields.get("masterAddr")), {})
             self._broker.slave.master_is(found.get("masterAddr"), found.get("haServerAddr"))
 
     def _registration(self, changed: set[str] | None) -> Registration:
@@ -233,7 +248,7 @@ class Registrar:
                 RemotingCommand(RequestCode.UNREGISTER_BROKER, self._identity()),
                 UNREGISTER_TIMEOUT_S,
             )
-            for server in self._lost
+            for server in self._broker.config.name_servers
         ]
         for outcome in await asyncio.gather(*requests, return_exceptions=True):
             if isinstance(outcome, BaseException):

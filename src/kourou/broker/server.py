@@ -43,7 +43,7 @@ from kourou.broker.transactions import TransactionService
 from kourou.clock import Clock, SystemClock
 from kourou.errors import ConfigError, KourouError
 from kourou.message import properties as names
-from kourou.remoting.budgets import Budgets, Refusals
+from kourou.remoting.budgets import Bound, Budgets, Refusals
 from kourou.remoting.client import RemotingClient
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
@@ -79,15 +79,25 @@ class Broker:
         check_role(self.config)
         self.clock: Clock = clock or SystemClock()
         self._tls = tls
-        with_timers = self.config.store.timer_wheel_enable
-        self.topics = TopicTable(self.config, self.clock, timer_wheel_enable=with_timers)
-        self.groups = SubscriptionGroups(self.config, self.clock)
-        self.offsets = ConsumerOffsets(self.config, self.clock)
-        self.locks = QueueLocks(self.clock)
-        self.clients = Clients(self.config, self.clock, self.topics, self.groups)
+        self.budgets, self.refusals = Budgets.read(self.config.others), Refusals()
+        bound = partial(Bound.of, self.budgets, self.refusals)
+        self.topics = TopicTable(
+            self.config,
+            self.clock,
+            timer_wheel_enable=self.config.store.timer_wheel_enable,
+            bound=bound("maxTopics"),
+        )
+        self.groups = SubscriptionGroups(
+            self.config, self.clock, bound=bound("maxSubscriptionGroups"), pairs=bound("maxGroupTopics")
+        )
+        self.offsets = ConsumerOffsets(self.config, self.clock, bound=bound("maxConsumerOffsets"))
+        self.locks = QueueLocks(self.clock, bound=bound("maxQueueLocks"))
+        self.clients = Clients(self.config, self.clock, self.topics, self.groups, bound=bound)
         self.producers, self.consumers = self.clients.producers, self.clients.consumers
         self.consumers.on_group_changed = self._notify_group
-        self.stats = BrokerStats(self.config, self.clock, self.topics.is_system_topic)
+        self.stats = BrokerStats(
+            self.config, self.clock, self.topics.is_system_topic, bound=bound("maxGroupTopics")
+        )
         self.delay = DelayService(self)
         self.transactions = TransactionService(self)
         self.timers = TimerService(self)
@@ -95,14 +105,15 @@ class Broker:
             self.config.max_error_rate_of_bloom_filter, self.config.expect_consumer_num_use_filter
         )
         self.config.store.bit_map_length_consume_queue_ext = bloom.bit_num
-        self.filters = ConsumerFilters(self.clock, bloom, self.config.filter_data_clean_time_span)
+        self.filters = ConsumerFilters(
+            self.clock, bloom, self.config.filter_data_clean_time_span, bound=bound("maxConsumerFilters")
+        )
         self.consumers.on_group_gone = self.filters.unregister
         self.master_is_up = True  # of a slave: whether its master is there
         is_slave = self.config.store.broker_role is BrokerRole.SLAVE
         self.slave: SlaveService | None = SlaveService(self) if is_slave else None
         acts = self.config.enable_slave_acting_master
         self.group: BrokerGroup | None = BrokerGroup(self) if acts else None
-        self.budgets, self.refusals = Budgets.read(self.config.others), Refusals()
         self.metrics: BrokerMetrics | None = None
         if exports(self.config.metrics_exporter_type):
             self.metrics = BrokerMetrics(self)
@@ -483,6 +494,14 @@ class Broker:
         store = self.store
         return max(store.look_at_clock().latest_ms, store.checkpoint.dispatched_msg_timestamp)
 
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Whether there is such a queue: its topic has it, or had it and has not forgotten its messages."""
+        found = self.topics.get(topic)
+        if found is None or queue_id < 0:
+            return False
+        is_there = queue_id < max(found.read_queue_nums, found.write_queue_nums)
+        return is_there or self.store.queues.get(topic, queue_id) is not None
+
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: groups that consumed it begin anew with the one that is made again."""
         self.offsets.remove_topic(topic)
@@ -532,7 +551,8 @@ class Broker:
         self.clients.expire()
         self.locks.expire()
         self.filters.expire()
-        self.stats.tick()
+        if self.stats.tick():
+            self.puller.configure()  # it holds on to counters that were dropped
 
     def _notify_group(self, group: str, connections: Iterable[Connection]) -> None:
         """Tell the clients of a group that there are others than before: they share its queues anew."""

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from kourou.clock import Clock
 from kourou.namesrv.config import NameServerConfig
+from kourou.remoting.budgets import UNBOUND, Bound
 from kourou.remoting.registration import (
     PERM_READ,
     PERM_WRITE,
@@ -143,10 +144,14 @@ class RouteTable:
         clock: Clock,
         *,
         on_min_broker_id_change: Callable[[MinBrokerIdChange], None] | None = None,
+        brokers: Bound = UNBOUND,
+        routes: Bound = UNBOUND,
     ) -> None:
         self._config = config
         self._clock = clock
         self._on_min_broker_id_change = on_min_broker_id_change
+        self._bound_of_brokers, self._bound_of_routes = brokers, routes
+        self._routes = 0  # pairs of a topic and a broker
         self._topics: dict[str, dict[str, QueueData]] = {}  # by broker name
         self._brokers: dict[str, BrokerData] = {}
         self._clusters: dict[str, dict[str, None]] = {}  # broker names, in the order they came
@@ -177,7 +182,8 @@ class RouteTable:
         connection: Closable | None = None,
     ) -> RegisterResult | None:
         """Take a broker and its topics in, or renew them. None if it is refused: a single topic is registered
-        only for a broker that is known."""
+        only for a broker that is known, and there may be too many brokers. Of its topics, those that there is
+        no room for are left out."""
         broker = self._brokers.get(who.name)
         first = broker is None
         if broker is None:
@@ -194,8 +200,10 @@ class RouteTable:
         if who.broker_id not in broker.addresses and len(registration.topics) == 1:
             log.warning("%s registers one topic and is not known yet: refused", who)
             return None
+        if not self._has_room_for(who, broker):
+            return None
 
-        self._clusters.setdefault(who.cluster, {})[who.name] = None
+        self._clusters.setdefault(broker.cluster, {})[who.name] = None
         self._brokers[who.name] = broker
         broker.enable_acting_master = bool(enable_acting_master)
         broker.zone = zone
@@ -212,6 +220,11 @@ class RouteTable:
         if min_id_changed and self._config.notify_min_broker_id_changed:
             self._notify_min_broker_id(broker, None, ha_address)
         return self._master_of(who, broker)
+
+    def _has_room_for(self, who: BrokerIdentity, broker: BrokerData) -> bool:
+        known = who.broker_id in broker.addresses and (who.cluster, who.address) in self._live
+        brokers = max(len(self._live), sum(len(other.addresses) for other in self._brokers.values()))
+        return known or self._bound_of_brokers.fits(brokers + 1)
 
     def _is_outdated(self, who: BrokerIdentity, broker: BrokerData, registration: Registration) -> bool:
         """Whether another address holds this id with a later state."""
@@ -233,15 +246,15 @@ class RouteTable:
                 if topic not in registration.topics:
                     self._remove_queues(topic, who.name)
         for name, config in registration.topics.items():
-            queues = self._topics.setdefault(name, {})
-            if changed or who.name not in queues:
+            if changed or who.name not in self._topics.get(name, ()):
                 data = QueueData.of(who.name, config)
                 if read_only:
                     data.perm &= ~PERM_WRITE
-                queues[who.name] = data
+                self._add_queues(name, data)
         if changed:
             for name, info in registration.queue_mappings.items():
-                self._queue_mappings.setdefault(name, {})[info.get("bname", who.name)] = info
+                if who.name in self._topics.get(name, ()):
+                    self._queue_mappings.setdefault(name, {})[who.name] = info
 
     def _take_life_sign(
         self,
@@ -290,10 +303,10 @@ class RouteTable:
             return
         log.info("the last broker of %s is gone: %s", who.name, who.address)
         del self._brokers[who.name]
-        names = self._clusters.get(who.cluster, {})
+        names = self._clusters.get(broker.cluster, {})
         names.pop(who.name, None)
         if not names:
-            self._clusters.pop(who.cluster, None)
+            self._clusters.pop(broker.cluster, None)
         for topic in [t for t, queues in self._topics.items() if who.name in queues]:
             self._remove_queues(topic, who.name)
 
@@ -313,13 +326,12 @@ class RouteTable:
                     live.connection.close()
 
     def _forget(self, cluster: str, address: str) -> None:
-        for broker in list(self._brokers.values()):
-            for broker_id, registered in broker.addresses.items():
-                if broker.cluster == cluster and registered == address:
-                    self.unregister(BrokerIdentity(cluster, broker.name, broker_id, address))
-                    return
         self._live.pop((cluster, address), None)
         self._filter_servers.pop((cluster, address), None)
+        for broker in list(self._brokers.values()):  # an address may have been registered under several names
+            for broker_id, registered in list(broker.addresses.items()):
+                if registered == address and (broker.cluster, address) not in self._live:
+                    self.unregister(BrokerIdentity(broker.cluster, broker.name, broker_id, address))
 
     def _notify_min_broker_id(self, broker: BrokerData, offline: str | None, ha_address: str | None) -> None:
         """Tell those that stay; or, where one came, those that were there."""
@@ -368,23 +380,32 @@ class RouteTable:
         unknown = [data.broker_name for data in queues if data.broker_name not in self._brokers]
         if unknown:
             log.warning("topic %s names brokers that are not known: %s", topic, unknown)
-        elif queues:
-            self._topics.setdefault(topic, {}).update({data.broker_name: data for data in queues})
+        for data in queues if not unknown else ():
+            self._add_queues(topic, data)
+
+    def _add_queues(self, topic: str, data: QueueData) -> None:
+        """Take the queues of a topic at a broker in, if there is room."""
+        queues = self._topics.get(topic, {})
+        if data.broker_name not in queues:
+            if not self._bound_of_routes.fits(self._routes + 1):
+                return
+            self._routes += 1
+        self._topics.setdefault(topic, queues)[data.broker_name] = data
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, everywhere or at the brokers of a cluster."""
-        if not cluster:
-            self._topics.pop(topic, None)
-            return
-        for broker_name in self._clusters.get(cluster, {}):
+        names = self._clusters.get(cluster, {}) if cluster else self._topics.get(topic, {})
+        for broker_name in list(names):
             self._remove_queues(topic, broker_name)
 
     def _remove_queues(self, topic: str, broker_name: str) -> None:
-        queues = self._topics.get(topic)
-        if queues is not None:
-            queues.pop(broker_name, None)
+        queues = self._topics.get(topic, {})
+        if queues.pop(broker_name, None) is not None:
+            self._routes -= 1
+            self._queue_mappings.get(topic, {}).pop(broker_name, None)
             if not queues:
                 del self._topics[topic]
+                self._queue_mappings.pop(topic, None)
 
     # Answers
 

@@ -16,7 +16,7 @@ from kourou.namesrv.handlers import Context, make_handlers
 from kourou.namesrv.kv import KvConfig
 from kourou.namesrv.metrics import NameServerMetrics
 from kourou.namesrv.routes import MinBrokerIdChange, RouteTable
-from kourou.remoting.budgets import Budgets, Refusals
+from kourou.remoting.budgets import Bound, Budgets, Refusals
 from kourou.remoting.client import RemotingClient
 from kourou.remoting.codes import RequestCode
 from kourou.remoting.command import RemotingCommand
@@ -45,15 +45,22 @@ class NameServer:
     ) -> None:
         self.config = config or NameServerConfig()
         clock = clock or SystemClock()
-        self.routes = RouteTable(self.config, clock, on_min_broker_id_change=self._notify)
-        self.kv = KvConfig(self.config.kv_config_path)
+        self.budgets, self.refusals = Budgets.read(self.config.others), Refusals()
+        bound = partial(Bound.of, self.budgets, self.refusals)
+        self.routes = RouteTable(
+            self.config,
+            clock,
+            on_min_broker_id_change=self._notify,
+            brokers=bound("maxBrokers"),
+            routes=bound("maxRoutes"),
+        )
+        self.kv = KvConfig(self.config.kv_config_path, bound=bound("maxKvConfigBytes"))
         self.auth = AuthConfig.read(self.config.others)
         kept = self.auth.directory or os.path.dirname(os.path.abspath(self.config.kv_config_path))
         self.access = AccessTables(kept)
         guard = Guard(self.auth, self.access, lambda: self.config.others.get("clusterName", DEFAULT_CLUSTER))
         context = Context(self.config, self.routes, self.kv, clock, clock.elapsed_ms(), guard)
         handlers = guard.guard(make_handlers(context))
-        self.budgets, self.refusals = Budgets.read(self.config.others), Refusals()
         self.metrics: NameServerMetrics | None = None
         watched = WatchConfig.read(self.config.others)
         if exports(watched.metrics_exporter_type):

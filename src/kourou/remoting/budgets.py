@@ -6,16 +6,33 @@ What goes beyond one is refused or closed, and counted in `Refusals` under that 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kourou.errors import ConfigError
-from kourou.java_config import convert_known
+from kourou.errors import ConfigError, KourouError
+from kourou.java_config import convert_known, java_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budgets:
     """The keys, taken from what a configuration has beside Java's."""
+
+    # Tables of a broker that requests fill
+    max_topics: int = 100_000  # retry topics and dead letters come on top, two for each group
+    max_subscription_groups: int = 100_000
+    max_consumer_offsets: int = 1_000_000  # one for each queue that a group consumes
+    max_queue_locks: int = 100_000
+    max_group_topics: int = 50_000  # pairs with statistics, a subscription of a pull, or that are forbidden
+    max_consumer_filters: int = 100_000  # some 100 MB
+    max_clients: int = 500_000  # pairs of a connection and a group
+    max_groups_per_client: int = 1_000
+    max_subscriptions_per_group: int = 5_000
+
+    # Tables of a name server
+    max_brokers: int = 10_000
+    max_routes: int = 500_000  # pairs of a topic and a broker
+    max_kv_config_bytes: int = 4 * 1024 * 1024  # names and values
 
     @classmethod
     def read(cls, properties: Mapping[str, str]) -> Budgets:
@@ -27,6 +44,10 @@ class Budgets:
         return cls(**found)
 
 
+class BudgetSpentError(KourouError):
+    """A table is full; the message names the budget."""
+
+
 class Refusals:
     """What was refused because a budget was spent, by the name of the budget. Names come from the code."""
 
@@ -36,3 +57,33 @@ class Refusals:
     def count(self, budget: str, number: int = 1) -> None:
         """Count a refusal, or several."""
         self.counts[budget] = self.counts.get(budget, 0) + number
+
+
+class Bound:
+    """A budget for the entries of a table; without a name, none."""
+
+    __slots__ = ("_refusals", "most", "name")
+
+    def __init__(self, name: str = "", most: int = sys.maxsize, refusals: Refusals | None = None) -> None:
+        self.name, self.most, self._refusals = name, most, refusals
+
+    @classmethod
+    def of(cls, budgets: Budgets, refusals: Refusals, name: str) -> Bound:
+        """The bound of a key, what is refused for it to be counted."""
+        return cls(name, getattr(budgets, java_keys(Budgets)[name]), refusals)
+
+    def fits(self, size: int) -> bool:
+        """Whether a table may have so many entries; where not, something is refused."""
+        if size <= self.most:
+            return True
+        if self._refusals is not None:
+            self._refusals.count(self.name)
+        return False
+
+    def check(self, size: int) -> None:
+        """BudgetSpentError unless a table may have so many entries."""
+        if not self.fits(size):
+            raise BudgetSpentError(f"there may be no more than {self.name}={self.most}")
+
+
+UNBOUND = Bound()
