@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -104,13 +103,29 @@ def test_each_name_server_is_told_for_itself(tmp_path):
 
 def test_a_name_server_that_forgot_the_broker_is_told_again(tmp_path):
     """Given a name server that keeps the connection but not the broker, then it knows it soon again."""
-    with name_server() as server:
-        with running(tmp_path, {"namesrvAddr": f"{HOST}:{server.port}", **RARELY}) as site:
-            until(lambda: has_all(server, site.broker))
-            (key,) = server.routes._live
-            server.routes._forget(*key)
-            assert not has_all(server, site.broker)
-            until(lambda: has_all(server, site.broker))
+    with (
+        name_server() as server,
+        running(tmp_path, {"namesrvAddr": f"{HOST}:{server.port}", **RARELY}) as site,
+    ):
+        until(lambda: has_all(server, site.broker))
+        (key,) = server.routes._live
+        server.routes._forget(*key)
+        assert not has_all(server, site.broker)
+        until(lambda: has_all(server, site.broker))
+
+
+def test_name_servers_that_are_configured_later_are_told(tmp_path):
+    """Given a broker whose `namesrvAddr` is changed while it runs, then the new one knows it soon."""
+    with (
+        name_server() as first,
+        name_server() as second,
+        running(tmp_path, {"namesrvAddr": f"{HOST}:{first.port}", **RARELY}) as site,
+    ):
+        until(lambda: has_all(first, site.broker))
+        body = f"namesrvAddr={HOST}:{second.port}".encode()
+        site.connect().ask(RemotingCommand(RequestCode.UPDATE_BROKER_CONFIG, {}, body))
+        until(lambda: has_all(second, site.broker))
+        until(lambda: list(site.broker.registrar.registered_at) == [f"{HOST}:{second.port}"])
 
 
 def test_a_name_server_that_hangs_gets_a_new_connection(tmp_path, monkeypatch):
