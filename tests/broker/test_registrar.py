@@ -77,7 +77,7 @@ def test_a_name_server_of_2000_topics_that_is_restarted_has_all_routes_soon(tmp_
             print(f"{TOPICS} routes were back after {time.monotonic() - began:.2f} s")
 
 
-def test_each_name_server_is_told_for_itself(tmp_path):
+def test_each_name_server_is_told_for_itself(tmp_path, monkeypatch):
     """Given two name servers, when one is restarted, then it knows the broker soon, and the other, which was
     never away, was not told again."""
     port = free_ports(0)
@@ -93,7 +93,7 @@ def test_each_name_server_is_told_for_itself(tmp_path):
                 told[address] += request.code == RequestCode.REGISTER_BROKER
                 return await call(address, request, timeout_s)
 
-            site.broker.client.call = counted  # type: ignore[method-assign]
+            monkeypatch.setattr(site.broker.client, "call", counted)
             stack.close()
             with name_server(port) as second:
                 until(lambda: has_all(second, site.broker))

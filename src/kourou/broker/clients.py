@@ -75,7 +75,7 @@ class _Room:
 
     def __init__(self, bound: Bound, bound_of_each: Bound) -> None:
         self._bound, self._bound_of_each = bound, bound_of_each
-        self._groups: dict[Connection, set[tuple[str, str]]] = {}  # kind and name
+        self._groups: dict[Connection, dict[tuple[str, str], None]] = {}  # kind and name, as they came
         self.count = 0
 
     def of(self, connection: Connection) -> Collection[tuple[str, str]]:
@@ -84,17 +84,17 @@ class _Room:
 
     def take(self, connection: Connection, kind: str, group: str) -> bool:
         """A client comes into a group; False if there is no room for it."""
-        groups = self._groups.get(connection, set())
+        groups = self._groups.get(connection, {})
         if not self._bound_of_each.fits(len(groups) + 1) or not self._bound.fits(self.count + 1):
             return False
-        self._groups.setdefault(connection, groups).add((kind, group))
+        self._groups.setdefault(connection, groups)[kind, group] = None
         self.count += 1
         return True
 
     def give_back(self, connection: Connection, kind: str, group: str) -> None:
         """A client leaves a group."""
         groups = self._groups[connection]
-        groups.remove((kind, group))
+        del groups[kind, group]
         self.count -= 1
         if not groups:
             del self._groups[connection]

@@ -75,26 +75,18 @@ class Registrar:
 
     async def run(self) -> None:
         """Stand at all name servers, those that `namesrvAddr` names now."""
-        tasks: dict[str, asyncio.Task[None]] = {}
-        try:
-            while not self._leaving:
-                servers = self._broker.config.name_servers
-                for server in servers:
-                    if server not in tasks:
-                        tasks[server] = asyncio.create_task(self._stand_at(server))
-                for server in tasks.keys() - set(servers):
-                    tasks.pop(server).cancel()
-                    self._forget(server)
-                await asyncio.sleep(CHECK_INTERVAL_S)
-        finally:
-            for task in tasks.values():
-                task.cancel()
+        while not self._leaving:
+            for server in self._broker.config.name_servers:
+                if server not in self._lost:
+                    self._lost[server] = asyncio.Event()
+                    self._broker.spawn(self._stand_at(server))
+            await asyncio.sleep(CHECK_INTERVAL_S)
 
     async def _stand_at(self, server: str) -> None:
         """Register at a name server, see that it knows, and again."""
-        loop, lost = asyncio.get_running_loop(), self._lost.setdefault(server, asyncio.Event())
+        loop, lost = asyncio.get_running_loop(), self._lost[server]
         pause_s, due = FIRST_PAUSE_S, 0.0
-        while not self._leaving:
+        while not self._leaving and server in self._broker.config.name_servers:
             lost.clear()
             try:
                 if server not in self.registered_at or loop.time() >= due:
@@ -113,6 +105,8 @@ class Registrar:
                 later_s = 0.0 if self._broker.slave is None else SLAVE_PAUSE_S
                 await asyncio.sleep(later_s + pause_s * self._chance.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, MOST_PAUSE_S)
+        del self._lost[server]
+        self._forget(server)
 
     def _period_s(self) -> float:
         period_ms = self._broker.config.register_name_server_period

@@ -226,18 +226,18 @@ class Broker:
             if self.slave is None:
                 await self.group.take_back()
             else:
-                self._spawn(self.group.run())
+                self.spawn(self.group.run())
         if self.slave is None:
             self.delay.start()
             self.transactions.start()
             if self.metrics is not None:
                 self.metrics.count_halves()
-            self._spawn(self.transactions.run())
+            self.spawn(self.transactions.run())
         else:
-            self._spawn(self.slave.run())
-        self._spawn(self.registrar.run())
-        self._spawn(self._every(self.config.flush_consumer_offset_interval / 1000, self.save))
-        self._spawn(self._every(EXPIRE_INTERVAL_S, self._expire))
+            self.spawn(self.slave.run())
+        self.spawn(self.registrar.run())
+        self.spawn(self._every(self.config.flush_consumer_offset_interval / 1000, self.save))
+        self.spawn(self._every(EXPIRE_INTERVAL_S, self._expire))
 
     def _restore_topics(self, recovered_from: int) -> None:
         """Make topics again whose first messages were acknowledged just before a crash, and whose
@@ -398,7 +398,7 @@ class Broker:
             connection.reply(request, request.response(ResponseCode.SYSTEM_BUSY, remark=BUSY))
             return
         self._later += 1
-        self._spawn(self._answer_later(connection, request, work))
+        self.spawn(self._answer_later(connection, request, work))
 
     async def _answer_later(
         self,
@@ -417,7 +417,8 @@ class Broker:
             self._later -= 1
         connection.reply(request, answer)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do something beside the requests, until the broker stops."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -483,11 +484,11 @@ class Broker:
     def _topics_changed(self, changed: set[str]) -> None:
         self.configure()
         self.registrar.topic_changed(changed)
-        self._topics_settled = self._spawn(self.settle("topics.json"))
+        self._topics_settled = self.spawn(self.settle("topics.json"))
 
     def _groups_changed(self, changed: set[str]) -> None:
         self.puller.configure()
-        self._spawn(self.settle("subscriptionGroup.json"))
+        self.spawn(self.settle("subscriptionGroup.json"))
 
     def _latest_ms(self) -> int:
         """The latest time that a message may say which is there: by the clock here, or that of a master."""

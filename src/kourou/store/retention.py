@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -108,7 +109,7 @@ class Retention:
             log.warning("the disk is %.0f %% full and no log file could be deleted", state.ratio * 100)
         return count
 
-    def _age_ms(self, files: list[MappedFile], manual: bool) -> int:
+    def _age_ms(self, files: Sequence[MappedFile], manual: bool) -> int:
         """How long ago the first of these files was written, whichever way the clock was set since.
 
         The file tells it, and the record after it: the later one counts, for times of files are lost in
@@ -129,7 +130,7 @@ class Retention:
             stored_ms = 0 if record is None else store.commit_log.pickup_store_timestamp(end, len(record))
             known = [ms for ms in (today_ms, steps.today(stored_ms, end)) if ms <= steps.now_ms]
             if known:
-                return steps.now_ms - max(known) - (0 if manual else steps.gap_ms(file.base + file.size))
+                return steps.now_ms - max(known) - (0 if manual else steps.gap_ms(end))
         return 0
 
     def _is_hour_of_deletion(self) -> bool:

@@ -117,8 +117,7 @@ def get_all_producers(broker: Broker, connection: Connection, request: RemotingC
 
 
 def lock_queues(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-    """LOCK_BATCH_MQ: take or renew locks; which were got. What is held may be of a queue that is no more:
-    its topic has fewer now."""
+    """LOCK_BATCH_MQ: take or renew locks; which were got."""
     group, client_id, queues = _lock_request(broker, request)
     if broker.groups.find(group) is None:
         remark = f"subscription group [{group}] does not exist, {ADVICE}"
@@ -128,7 +127,7 @@ def lock_queues(broker: Broker, connection: Connection, request: RemotingCommand
         queue
         for queue in queues
         if (queue.broker_name == name and broker.has_queue(queue.topic, queue.queue_id))
-        or locks.holder(group, queue) is not None
+        or locks.holder(group, queue) is not None  # its topic has fewer queues now
     ]
     locked = locks.try_lock_batch(group, queues, client_id)
     return request.response(body=lenient_json.dumps({"lockOKMQSet": sorted(locked)}))
