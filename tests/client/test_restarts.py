@@ -5,7 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from kourou.client import Message, Producer
+from kourou.client.core import ClientCore, ClientError
+from kourou.remoting.codes import RequestCode
+from kourou.remoting.command import RemotingCommand
+from kourou.remoting.connection import Connection
+from kourou.remoting.server import RemotingServer
 from simulator.world import HOSTS, NAMESRV, World
 
 LIMIT_S = 300.0
@@ -77,3 +84,41 @@ def test_a_name_server_that_is_back_hears_of_the_brokers_soon():
             await other.send(Message("t", b"found"))
 
     play(restart)
+
+
+def test_a_name_server_that_is_back_at_once_hears_of_the_brokers_soon():
+    async def restart(world: World, producer: Producer) -> None:
+        await asyncio.sleep(5.0)  # registered just now: the next time would be far
+        world.kill("namesrv", lost_power=True)
+        await world.start("namesrv")
+
+        await asyncio.sleep(SOON_S)
+
+        async with Producer(NAMESRV, group="other", ip=HOSTS["client"], instance="other") as other:
+            await other.send(Message("t", b"found"))
+
+    play(restart)
+
+
+def test_a_name_server_that_hangs_is_asked_on_a_new_connection():
+    """Given a name server that answers nothing any more, when another took its place, as behind a name, then
+    the client does not wait on the old connection for ever."""
+    hung: list[Connection] = []
+
+    def answer(connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+        if not hung or connection in hung:
+            hung.append(connection)
+            return None
+        return request.response()
+
+    async def ask() -> None:
+        server = RemotingServer({int(RequestCode.GET_NAMESRV_CONFIG): answer})
+        port = await server.start("127.0.0.1", 0)
+        async with ClientCore(f"127.0.0.1:{port}", client_id="c") as core:
+            with pytest.raises(ClientError):
+                await core.ask_name_servers(lambda: RemotingCommand(RequestCode.GET_NAMESRV_CONFIG), 0.2)
+            found = await core.ask_name_servers(lambda: RemotingCommand(RequestCode.GET_NAMESRV_CONFIG))
+            assert found.code == 0
+        await server.stop()
+
+    asyncio.run(ask())

@@ -151,7 +151,7 @@ def test_the_pause_doubles_up_to_its_limit(loop):
         for _ in range(9):
             peer.failed()
             pauses.append(peer.pause_s)
-        assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+        assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0, 2.0]
 
     run(loop, test())
 

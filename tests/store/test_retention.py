@@ -124,20 +124,79 @@ def test_files_of_a_clock_that_was_ahead_go_in_their_time(
 def test_a_clock_that_was_set_ahead_while_the_store_was_closed_deletes_nothing(
     tmp_path: Path, clock: ManualClock, disk: FaultDisk, boot: str
 ) -> None:
-    """Given log files of today, when the store is opened by a clock that is a year ahead, then they stay: for
-    as long as they should, or after a start of the machine, which may have been off for a year, for a day."""
+    """Given log files of today, when the store is opened by a clock that is ten years ahead, which a machine
+    that starts has too, then they stay for as long as they should."""
     with filled(tmp_path, clock, disk):
         pass
-    clock.set_by(YEAR_MS)
+    clock.set_by(10 * YEAR_MS)
     clock.boot = boot
     with open_store(small_config(tmp_path), clock=clock, disk=disk) as store:
         delete_at_any_hour(store)
-        clock.advance(23 * HOUR_MS)
+        for _ in range(72):
+            store.retention.run_once()
+            assert log_files(store) == [0, 1, 2, 3, 4, 5]
+            clock.advance(HOUR_MS)
         store.retention.run_once()
-        assert log_files(store) == [0, 1, 2, 3, 4, 5]
-        clock.advance(HOUR_MS)
+        assert log_files(store) == [5]
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.76, 0.86])
+def test_a_machine_that_was_off_for_a_month_deletes_what_is_old_after_a_while(
+    tmp_path: Path, clock: ManualClock, disk: FaultDisk, ratio: float
+) -> None:
+    """Given log files of a month ago, when the machine starts and runs for the time that files are kept, then
+    they go; at once if the disk has no room for them."""
+    with filled(tmp_path, clock, disk):
+        pass
+    clock.advance(30 * 24 * HOUR_MS)
+    clock.boot = "second"
+    disk.ratio = ratio
+    with open_store(small_config(tmp_path), clock=clock, disk=disk) as store:
+        delete_at_any_hour(store)
+        clock.advance(RESERVED_MS - 1)
         store.retention.run_once()
-        assert log_files(store) == ([0, 1, 2, 3, 4, 5] if boot == "first" else [5])
+        assert log_files(store) == ([5] if ratio > 0.85 else [0, 1, 2, 3, 4, 5])
+        clock.advance(1)
+        store.retention.run_once()
+        assert log_files(store) == [5]
+
+
+def test_files_that_lost_their_times_are_as_old_as_their_records(
+    store: MessageStore, clock: ManualClock
+) -> None:
+    """Given log files that a restore left with times of 1970, then what their records say counts."""
+    delete_at_any_hour(store)
+    touch(store, 0)
+    clock.advance(RESERVED_MS - 1)
+    store.retention.run_once()
+    assert log_files(store) == [0, 1, 2, 3, 4, 5]
+    clock.advance(1)
+    store.retention.run_once()
+    assert log_files(store) == [5]
+
+
+def test_what_was_stored_by_a_clock_that_was_ahead_protects_nothing_for_ever(
+    tmp_path: Path, clock: ManualClock, disk: FaultDisk
+) -> None:
+    """Given log files of a clock ten years ahead, and no note of it, when it is right again and more is
+    stored, then they go with what came after them."""
+    clock.set_by(10 * YEAR_MS)
+    with filled(tmp_path, clock, disk) as store:
+        touch(store, clock.now_ms())
+    clock.set_by(-10 * YEAR_MS)
+    (tmp_path / "store" / "clock").unlink()
+    clock.boot = "second"
+    with open_store(small_config(tmp_path), clock=clock, disk=disk) as store:
+        delete_at_any_hour(store)
+        put(store, *[message(body=bytes(30_000)) for _ in range(6)])
+        for file in store.commit_log.files.files[6:]:
+            os.utime(file.path, (clock.now_ms() / 1000, clock.now_ms() / 1000))
+        clock.advance(RESERVED_MS - 1)
+        store.retention.run_once()
+        assert log_files(store) == list(range(9))
+        clock.advance(1)
+        store.retention.run_once()
+        assert log_files(store) == [8]
 
 
 def test_a_clock_that_is_put_right_after_a_start_of_the_machine_deletes_nothing(
@@ -159,11 +218,11 @@ def test_a_machine_that_starts_again_with_a_clock_that_is_not_trusted_yet_delete
     tmp_path: Path, clock: ManualClock, disk: FaultDisk
 ) -> None:
     """Given a machine that started with a clock a year ahead, when it starts again and again, then what the
-    clock says is believed after a day in which it ran, all starts together."""
+    clock says is believed when it ran for as long as files are kept, all starts together."""
     with filled(tmp_path, clock, disk):
         pass
     clock.set_by(YEAR_MS)
-    for number in range(12):
+    for number in range(36):
         clock.boot = f"boot {number}"
         with open_store(small_config(tmp_path), clock=clock, disk=disk) as store:
             delete_at_any_hour(store)

@@ -7,7 +7,7 @@ when the client has not sent a heartbeat for channelExpiredTimeout.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from kourou.broker.groups import SubscriptionGroups
 from kourou.broker.names import retry_topic
 from kourou.broker.topics import TopicTable
 from kourou.clock import Clock
+from kourou.remoting.budgets import UNBOUND, Bound
 from kourou.remoting.connection import Connection
 from kourou.remoting.heartbeat import BROADCASTING, CONSUME_ACTIVELY, ConsumerData, Heartbeat
 from kourou.remoting.registration import PERM_READ, PERM_WRITE, UNIT_SUB_FLAG
@@ -66,13 +67,46 @@ class Client:
 
 OnGroupChanged = Callable[[str, list[Client]], None]
 
+_PRODUCER, _CONSUMER = "producer", "consumer"
+
+
+class _Room:
+    """Which groups the client of a connection is in, and whether it may be in one more."""
+
+    def __init__(self, bound: Bound, bound_of_each: Bound) -> None:
+        self._bound, self._bound_of_each = bound, bound_of_each
+        self._groups: dict[Connection, dict[tuple[str, str], None]] = {}  # kind and name, as they came
+        self.count = 0
+
+    def of(self, connection: Connection) -> Collection[tuple[str, str]]:
+        """Kind and name of the groups that a client is in."""
+        return self._groups.get(connection, ())
+
+    def take(self, connection: Connection, kind: str, group: str) -> bool:
+        """A client comes into a group; False if there is no room for it."""
+        groups = self._groups.get(connection, {})
+        if not self._bound_of_each.fits(len(groups) + 1) or not self._bound.fits(self.count + 1):
+            return False
+        self._groups.setdefault(connection, groups)[kind, group] = None
+        self.count += 1
+        return True
+
+    def give_back(self, connection: Connection, kind: str, group: str) -> None:
+        """A client leaves a group."""
+        groups = self._groups[connection]
+        del groups[kind, group]
+        self.count -= 1
+        if not groups:
+            del self._groups[connection]
+
 
 class Producers:
     """The producers of all groups."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(self, config: BrokerConfig, clock: Clock, room: _Room) -> None:
         self._config = config
         self._clock = clock
+        self._room = room
         self.groups: dict[str, dict[Connection, Client]] = {}
         self._by_client_id: dict[str, Client] = {}
         self._turn = 0
@@ -86,6 +120,8 @@ class Producers:
             return
         if self._config.reject_transaction_message and not self._config.enable_register_producer:
             return
+        if not self._room.take(client.connection, _PRODUCER, group):
+            return
         log.info("new producer of group %s: %s", group, client)
         self.groups.setdefault(group, clients)[client.connection] = client
         self._by_client_id[client.client_id] = client
@@ -97,16 +133,17 @@ class Producers:
         if clients is None or client is None:
             return
         log.info("producer of group %s is gone: %s", group, client)
+        self._room.give_back(connection, _PRODUCER, group)
         if not clients:
             del self.groups[group]
-        in_other_groups = any(connection in others for others in self.groups.values())
+        in_other_groups = any(kind == _PRODUCER for kind, _ in self._room.of(connection))
         known = self._by_client_id.get(client.client_id)
         if not in_other_groups and known is not None and known.connection is connection:
             del self._by_client_id[client.client_id]
 
     def connection_lost(self, connection: Connection) -> None:
         """Whoever was on a connection is gone."""
-        for group in [name for name, clients in self.groups.items() if connection in clients]:
+        for group in [name for kind, name in self._room.of(connection) if kind == _PRODUCER]:
             self.unregister(group, connection)
 
     def expire(self) -> None:
@@ -230,16 +267,23 @@ class Consumers:
     """The consumers of all groups. `on_group_changed` hears whom to tell when clients came or went."""
 
     def __init__(
-        self, config: BrokerConfig, clock: Clock, *, on_group_changed: OnGroupChanged | None = None
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        room: _Room,
+        *,
+        on_group_changed: OnGroupChanged | None = None,
+        pairs: Bound = UNBOUND,
     ) -> None:
         self._config = config
         self._clock = clock
+        self._room, self._pairs = room, pairs
         self.on_group_changed = on_group_changed
         self.groups: dict[str, ConsumerGroup] = {}
         self.on_group_gone: Callable[[str], None] | None = None  # when the last client of a group left
         # Subscriptions of consumers that send none in heartbeats, as their pulls tell them
         # and the elapsed time of the last one
-        self._remembered: dict[str, dict[str, tuple[SubscriptionData, int]]] = {}
+        self._remembered: dict[tuple[str, str], tuple[SubscriptionData, int]] = {}  # by group and topic
 
     # Hot: every pull asks
 
@@ -248,7 +292,7 @@ class Consumers:
         found = self.groups.get(group)
         subscription = None if found is None else found.subscriptions.get(topic)
         if subscription is None and self._remembered:
-            return self._remembered.get(group, {}).get(topic, (None,))[0]
+            return self._remembered.get((group, topic), (None,))[0]
         return subscription
 
     def get(self, group: str) -> ConsumerGroup | None:
@@ -269,6 +313,9 @@ class Consumers:
     ) -> bool:
         """Take in a consumer, or note that it lives; whether the group has changed by it."""
         group = self.groups.get(data.group)
+        is_new = group is None or client.connection not in group.clients
+        if is_new and not self._room.take(client.connection, _CONSUMER, data.group):
+            return False
         if group is None:
             group = self.groups[data.group] = ConsumerGroup(data.group)
         changed = group.take_client(client, data)
@@ -285,6 +332,7 @@ class Consumers:
         if found is None or client is None:
             return
         log.info("consumer of group %s is gone: %s", group, client)
+        self._room.give_back(connection, _CONSUMER, group)
         if not found.clients:
             del self.groups[group]
             if self.on_group_gone is not None:
@@ -294,8 +342,8 @@ class Consumers:
 
     def connection_lost(self, connection: Connection) -> None:
         """Whoever was on a connection is gone."""
-        for name in [name for name, group in self.groups.items() if connection in group.clients]:
-            self.unregister(name, connection)
+        for group in [name for kind, name in self._room.of(connection) if kind == _CONSUMER]:
+            self.unregister(group, connection)
 
     def expire(self) -> None:
         """Forget consumers that have been silent for too long, and subscriptions that no pull repeats."""
@@ -307,17 +355,14 @@ class Consumers:
                     self.unregister(name, client.connection)
                     client.connection.close()
         oldest_ms = now_ms - self._config.subscription_expired_timeout
-        for name, topics in list(self._remembered.items()):
-            live = {topic: kept for topic, kept in topics.items() if kept[1] >= oldest_ms}
-            if live:
-                self._remembered[name] = live
-            else:
-                del self._remembered[name]
+        for key in [key for key, kept in self._remembered.items() if kept[1] < oldest_ms]:
+            del self._remembered[key]
 
     def compensate(self, group: str, subscription: SubscriptionData) -> None:
         """Keep what a pull says of its subscription, for a while."""
-        kept = subscription, self._clock.elapsed_ms()
-        self._remembered.setdefault(group, {})[subscription.topic] = kept
+        key = group, subscription.topic
+        if key in self._remembered or self._pairs.fits(len(self._remembered) + 1):
+            self._remembered[key] = subscription, self._clock.elapsed_ms()
 
     def _notify(self, group: ConsumerGroup) -> None:
         wanted = self._config.notify_consumer_ids_changed_enable and not group.is_broadcasting
@@ -344,13 +389,18 @@ class Clients:
         groups: SubscriptionGroups,
         *,
         on_group_changed: OnGroupChanged | None = None,
+        bound: Callable[[str], Bound] = lambda name: UNBOUND,
     ) -> None:
         self._config = config
         self._clock = clock
         self._topics = topics
         self._groups = groups
-        self.producers = Producers(config, clock)
-        self.consumers = Consumers(config, clock, on_group_changed=on_group_changed)
+        room = _Room(bound("maxClients"), bound("maxGroupsPerClient"))
+        self._subscriptions = bound("maxSubscriptionsPerGroup")
+        self.producers = Producers(config, clock, room)
+        self.consumers = Consumers(
+            config, clock, room, on_group_changed=on_group_changed, pairs=bound("maxGroupTopics")
+        )
         self._ids: dict[Connection, str] = {}
         self._owners: dict[str, _Owner] = {}  # by client id
 
@@ -410,6 +460,8 @@ class Clients:
 
     def _take_consumer(self, client: Client, data: ConsumerData, heartbeat: Heartbeat) -> bool:
         """Take one group of a heartbeat; whether it has other subscriptions than the one before."""
+        if not self._subscriptions.fits(len(data.subscriptions)):
+            return False
         config = self._groups.find(data.group)
         if config is None:
             return False
@@ -425,7 +477,9 @@ class Clients:
         self.consumers.register(
             data, client, notify=config.notify_consumer_ids_changed_enable, without_sub=without_sub
         )
-        group = self.consumers.groups[data.group]
+        group = self.consumers.groups.get(data.group)
+        if group is None or client.connection not in group.clients:  # there is no room for it
+            return False
         before, group.fingerprint = group.fingerprint, heartbeat.fingerprint
         if without_sub and not group.subscriptions:  # of a broker that was started since
             return True

@@ -23,13 +23,13 @@ from kourou.broker.bloom import BloomData, BloomFilter
 from kourou.broker.sql92 import BadExpressionError, Sql92, compile_sql
 from kourou.clock import Clock
 from kourou.remoting.bodies import as_int, as_object, read_int, read_list, read_text
+from kourou.remoting.budgets import UNBOUND, Bound
 from kourou.remoting.subscription import SQL92, BadSubscriptionError, SubscriptionData
 from kourou.store.dispatch import DispatchRequest
 
 log = logging.getLogger(__name__)
 
 FILE_NAME = "consumerFilter.json"
-MAX_FILTERS = 100_000  # of all groups and topics: some 100 MB
 DEAD_BEFORE_LOAD_MS = (
     30_000  # consumers of a file that was loaded have been gone for so long, as far as is known
 )
@@ -78,10 +78,13 @@ class FilterData:
 class ConsumerFilters:
     """The expressions of all groups. Subscriptions by tags are none of its business."""
 
-    def __init__(self, clock: Clock, bloom: BloomFilter, clean_time_span_ms: int) -> None:
+    def __init__(
+        self, clock: Clock, bloom: BloomFilter, clean_time_span_ms: int, *, bound: Bound = UNBOUND
+    ) -> None:
         self._clock = clock
         self.bloom = bloom
         self._clean_time_span_ms = clean_time_span_ms
+        self._bound = bound
         # A time that no message says which was stored before, though the clock may have been set back since
         self.latest_ms: Callable[[], int] = clock.now_ms
         self._newest_ms = 0  # of the messages that have a bit map
@@ -134,10 +137,7 @@ class ConsumerFilters:
         return self._put(group, subscription)
 
     def _put(self, group: str, subscription: SubscriptionData) -> bool:
-        if self._count >= MAX_FILTERS:
-            log.error(
-                "group %s, topic %s: there are %d filters already", group, subscription.topic, MAX_FILTERS
-            )
+        if not self._bound.fits(self._count + 1):
             return False
         try:
             sql = compile_filter(subscription)

@@ -20,6 +20,7 @@ from kourou.broker.versions import next_version, page_of
 from kourou.clock import Clock
 from kourou.remoting import lenient_json
 from kourou.remoting.bodies import as_int, as_object, read_bool, read_int, read_list, read_text, read_texts
+from kourou.remoting.budgets import UNBOUND, Bound
 from kourou.remoting.registration import DataVersion
 from kourou.store.queue_store import is_directory_name, is_lmq
 
@@ -108,9 +109,12 @@ class SubscriptionGroupConfig:
 class SubscriptionGroups:
     """The consumer groups. `on_change` hears the names of those that were made, changed or deleted."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, *, bound: Bound = UNBOUND, pairs: Bound = UNBOUND
+    ) -> None:
         self._config = config
         self._clock = clock
+        self._bound, self._pairs = bound, pairs
         self.groups = {name: SubscriptionGroupConfig(name) for name in PREDEFINED_GROUPS}
         self.forbidden: dict[str, dict[str, int]] = {}  # group -> topic -> bits
         self.data_version = DataVersion(0, 0, clock.now_ms())
@@ -132,7 +136,7 @@ class SubscriptionGroups:
         allowed = self._config.auto_create_subscription_group or (
             self._config.enable_create_sys_group and is_system_group(group)
         )
-        if not allowed or check_group_name(group) is not None:
+        if not allowed or check_group_name(group) is not None or not self._bound.fits(len(self.groups) + 1):
             return None
         made = SubscriptionGroupConfig(group)
         log.info("new group: %s", made)
@@ -142,7 +146,7 @@ class SubscriptionGroups:
     def update(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
         """Make or replace a group; its attributes are changes: {"+key": value, "-key": ""}.
 
-        BadAttributeError if they cannot be made; then nothing is changed.
+        BadAttributeError or BudgetSpentError if they cannot be made; then nothing is changed.
         """
         return self.update_all([group])[0]
 
@@ -154,6 +158,9 @@ class SubscriptionGroups:
             current = None if old is None else old.attributes
             attributes = apply_changes(GROUP_ATTRIBUTES, current, group.attributes)
             updated.append(replace(group, attributes=attributes))
+        new = {group.group_name for group in updated} - self.groups.keys()
+        if new:
+            self._bound.check(len(self.groups) + len(new))
         for group in updated:
             log.info("group: old %s, new %s", self.groups.get(group.group_name), group)
         self._put(*updated)
@@ -211,12 +218,15 @@ class SubscriptionGroups:
     # What a group may not do with a topic
 
     def set_forbidden(self, group: str, topic: str, index: int, forbid: bool) -> None:
-        """Forbid a group to use a permission on a topic, or allow it again."""
+        """Forbid a group to use a permission on a topic, or allow it again. BudgetSpentError if too much is
+        forbidden already."""
         topics = self.forbidden.get(group, {})
         before = topics.get(topic, 0)
         bits = before | 1 << index if forbid else before & ~(1 << index)
         if bits == before:
             return
+        if not before:
+            self._pairs.check(1 + sum(map(len, self.forbidden.values())))
         topics = {**topics, topic: bits} if bits else {t: b for t, b in topics.items() if t != topic}
         if topics:
             self.forbidden[group] = topics

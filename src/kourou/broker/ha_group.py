@@ -1,9 +1,9 @@
 """BrokerGroup: the brokers of one name under `enableSlaveActingMaster`: who is there, and who acts for whom.
 
-Every second each of them tells the name servers that it lives. A slave asks who else does, and hears from the
-name server when that changes (NOTIFY_MIN_BROKER_ID_CHANGE). Where the master is gone, the slave with the
-lowest id acts for it (`slave_acting`). A master that comes back takes over how far its slave has come in the
-meantime, before it begins (BrokerPreOnlineService).
+Every second each of them tells the name servers that it lives (`registrar`). A slave asks who else does, and
+hears from the name server when that changes (NOTIFY_MIN_BROKER_ID_CHANGE). Where the master is gone, the
+slave with the lowest id acts for it (`slave_acting`). A master that comes back takes over how far its slave
+has come in the meantime, before it begins (BrokerPreOnlineService).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-INTERVAL_S = 1.0  # Java's brokerHeartbeatInterval and syncBrokerMemberGroupPeriod
+INTERVAL_S = 1.0  # Java's syncBrokerMemberGroupPeriod
 CALL_TIMEOUT_S = 1.0
 _UNUSABLE = (KourouError, ValueError, TypeError, KeyError, AttributeError)
 
@@ -41,31 +41,14 @@ class BrokerGroup:
         self._min_broker_address = ""
 
     async def run(self) -> None:
-        """Live, and look who else does."""
+        """Of a slave: look who lives."""
         while True:
-            await self._live()
-            if self._broker.slave is not None:
-                members = await self.members()
-                if members:
-                    lowest = min(members)
-                    offline = self._min_broker_address if lowest > self.min_broker_id else None
-                    self._lowest_is(lowest, members[lowest], offline, None)
+            members = await self.members()
+            if members:
+                lowest = min(members)
+                offline = self._min_broker_address if lowest > self.min_broker_id else None
+                self._lowest_is(lowest, members[lowest], offline, None)
             await asyncio.sleep(INTERVAL_S)
-
-    async def _live(self) -> None:
-        config = self._broker.config
-        fields = {
-            "brokerAddr": config.address,
-            "brokerId": str(config.broker_id),
-            "brokerName": config.broker_name,
-            "clusterName": config.broker_cluster_name,
-        }
-        for server in config.name_servers:
-            try:
-                request = RemotingCommand(RequestCode.BROKER_HEARTBEAT, fields)
-                await self._broker.client.call(server, request, CALL_TIMEOUT_S)
-            except KourouError as error:
-                log.debug("name server %s was not told that this broker lives: %s", server, error)
 
     async def members(self) -> dict[int, str]:
         """The brokers of this name by their ids, as the first name server that answers knows them."""

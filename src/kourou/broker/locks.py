@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 
 from kourou.clock import Clock
+from kourou.remoting.budgets import UNBOUND, Bound
 from kourou.remoting.lenient_json import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -24,9 +25,11 @@ class _Lock:
 class QueueLocks:
     """The locks of all groups; one that is not renewed for MAX_LIVE_MS counts no more."""
 
-    def __init__(self, clock: Clock, max_live_ms: int = MAX_LIVE_MS) -> None:
+    def __init__(self, clock: Clock, max_live_ms: int = MAX_LIVE_MS, *, bound: Bound = UNBOUND) -> None:
         self._clock = clock
         self._max_live_ms = max_live_ms
+        self._bound = bound
+        self.count = 0
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
 
     def try_lock_batch(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> set[MessageQueue]:
@@ -36,7 +39,10 @@ class QueueLocks:
         held = set()
         for queue in queues:
             lock = locks.get(queue)
+            if lock is None and not self._bound.fits(self.count + 1):
+                continue
             if lock is None or self._is_expired(lock, now_ms):
+                self.count += lock is None
                 if lock is not None and lock.client_id != client_id:
                     log.warning("%s takes %s from %s, which is silent", client_id, queue, lock.client_id)
                 locks[queue] = _Lock(client_id, now_ms)
@@ -61,6 +67,7 @@ class QueueLocks:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del locks[queue]
+                self.count -= 1
             else:
                 log.info("%s of group %s is not locked by %s", queue, group, client_id)
         if not locks:
@@ -84,7 +91,7 @@ class QueueLocks:
 
     def drop_group(self, group: str) -> None:
         """Forget the locks of a group."""
-        self._groups.pop(group, None)
+        self.count -= len(self._groups.pop(group, ()))
 
     def expire(self) -> None:
         """Forget locks that count no more, so that groups that are gone leave nothing behind."""
@@ -95,6 +102,7 @@ class QueueLocks:
                 self._groups[group] = live
             else:
                 del self._groups[group]
+            self.count -= len(locks) - len(live)
 
     def _is_expired(self, lock: _Lock, now_ms: int) -> bool:
         return now_ms - lock.renewed_ms > self._max_live_ms

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kourou.broker import metrics_families as families
 from kourou.broker.metrics_lag import lags
 from kourou.broker.names import TIMER_TOPIC, is_system_group
-from kourou.broker.stats import OTHER_DEAD_LETTERS
+from kourou.broker.stats import OTHERS
 from kourou.broker.transactions import HalfEvent
 from kourou.message import properties as names
 from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
@@ -310,7 +310,7 @@ class BrokerMetrics:
     def _add_dead_letters(self, page: Page) -> None:
         rows: list[tuple[Labels, float]] = []
         for (group, topic), number in self._broker.stats.dead_letters.items():
-            is_other = (group, topic) == OTHER_DEAD_LETTERS
+            is_other = (group, topic) == OTHERS
             rows.append((OVERFLOW if is_other else (group, topic, self._system(topic, group)), number))
         page.add_rows(families.DEAD_LETTERS, rows)
 

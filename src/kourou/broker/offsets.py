@@ -24,6 +24,7 @@ import orjson
 from kourou.broker.config import BrokerConfig
 from kourou.broker.versions import next_version
 from kourou.clock import Clock
+from kourou.remoting.budgets import UNBOUND, Bound
 from kourou.remoting.registration import DataVersion
 from kourou.store.queue_store import LMQ_PREFIX
 
@@ -41,9 +42,11 @@ MinOffsetOf = Callable[[str, int], int]  # topic, queue -> the first offset that
 class ConsumerOffsets:
     """The offsets of all groups."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(self, config: BrokerConfig, clock: Clock, *, bound: Bound = UNBOUND) -> None:
         self._config = config
         self._clock = clock
+        self._bound = bound
+        self._count = self._pull_count = 0  # offsets in the tables
         self._has_lmq = config.store.enable_lmq
         self.table: Table = {}
         self.lmq_table: dict[str, int] = {}  # topic@group -> offset
@@ -76,18 +79,22 @@ class ConsumerOffsets:
         queues = self.table.get(key)
         return NO_OFFSET if queues is None else queues.get(queue_id, NO_OFFSET)
 
-    def commit(self, client: str, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Note how far a group has consumed a queue."""
+    def commit(self, client: str, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Note how far a group has consumed a queue; False if there are too many offsets already."""
         key = topic + SEPARATOR + group
         self.dirty = True
         if self._has_lmq and group.startswith(LMQ_PREFIX):
+            if key not in self.lmq_table and not self._add_one():
+                return False
             self.lmq_table[key] = offset
-            return
+            return True
         queues = self.table.get(key)
+        before = None if queues is None else queues.get(queue_id)
+        if before is None and not self._add_one():
+            return False
         if queues is None:
             self.table[key] = {queue_id: offset}
         else:
-            before = queues.get(queue_id)
             queues[queue_id] = offset
             if before is not None and offset < before:
                 log.warning(
@@ -104,15 +111,32 @@ class ConsumerOffsets:
         if self._commits_to_version <= 0:
             self._commits_to_version = self._config.consumer_offset_update_version_step
             self.step_version()
+        return True
 
     def commit_pull(self, client: str, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Note how far a group has been sent a queue."""
+        """Note how far a group has been sent a queue. Where that is more than there is room for, all is
+        noted anew: it is of use for a moment only."""
         key = topic + SEPARATOR + group
         queues = self.pull_table.get(key)
-        if queues is None:
-            self.pull_table[key] = {queue_id: offset}
-        else:
+        if queues is not None and queue_id in queues:
             queues[queue_id] = offset
+            return
+        if not self._bound.fits(self._pull_count + 1):
+            self.pull_table.clear()
+            self._pull_count = 0
+        self.pull_table.setdefault(key, {})[queue_id] = offset
+        self._pull_count += 1
+
+    def _add_one(self) -> bool:
+        """Whether there is room for another offset, which comes now."""
+        if not self._bound.fits(self._count + 1):
+            return False
+        self._count += 1
+        return True
+
+    def _recount(self) -> None:
+        self._count = sum(map(len, self.table.values())) + len(self.lmq_table)
+        self._pull_count = sum(map(len, self.pull_table.values()))
 
     # Other questions
 
@@ -175,16 +199,20 @@ class ConsumerOffsets:
     # these name the topic first.
 
     def assign_reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        """Tell a group where to go on."""
+        """Tell a group where to go on. BudgetSpentError if there are too many offsets already."""
         if not topic or not group or queue_id < 0 or offset < 0:
             log.warning("no reset of %s@%s, queue %d, to %d", topic, group, queue_id, offset)
             return
         key = topic + SEPARATOR + group
-        self._resets.setdefault(key, {})[queue_id] = offset
+        self._bound.check(len(self._resets) + 1)
         if not self._is_lmq(group):
+            if queue_id not in self.table.get(key, ()):
+                self._bound.check(self._count + 1)
+                self._count += 1
             self.table.setdefault(key, {})[queue_id] = offset
         elif key in self.lmq_table:
             self.lmq_table[key] = offset
+        self._resets.setdefault(key, {})[queue_id] = offset
         self.dirty = True
 
     def has_reset(self, topic: str, group: str, queue_id: int) -> bool:
@@ -207,15 +235,18 @@ class ConsumerOffsets:
     # Changes of many
 
     def clone(self, source_group: str, target_group: str, topic: str) -> None:
-        """Let a group go on where another one is."""
+        """Let a group go on where another one is. BudgetSpentError if there are too many offsets already."""
         queues = self.table.get(topic + SEPARATOR + source_group)
         if queues is not None:
+            self._bound.check(self._count + len(queues))
             self.table[topic + SEPARATOR + target_group] = dict(queues)
+            self._recount()
             self.dirty = True
 
     def clear_pull(self, group: str, topic: str) -> None:
         """Forget how far a group has been sent a topic."""
         self.pull_table.pop(topic + SEPARATOR + group, None)
+        self._recount()
 
     def remove_group(self, group: str) -> None:
         """Forget all offsets of a group."""
@@ -247,6 +278,7 @@ class ConsumerOffsets:
             log.warning("offsets of %s are forgotten: nobody subscribes, and the messages are gone", key)
             del self.table[key]
             self.dirty = True
+        self._recount()
         return gone
 
     def _remove(self, matches: Callable[[str, str], bool]) -> None:
@@ -257,11 +289,13 @@ class ConsumerOffsets:
                 if matches(topic, group):
                     log.info("offsets of %s are forgotten: %s", key, table.pop(key))
                     self.dirty = True
+        self._recount()
 
     def take(self, table: Table, lmq_table: dict[str, int], version: DataVersion) -> None:
         """Take the offsets of a master. Those that it does not have go: their group or topic was deleted, and
         may have been made again since."""
         self.table, self.lmq_table = table, lmq_table
+        self._recount()
         self.data_version = version
         self.dirty = True
 
@@ -271,6 +305,7 @@ class ConsumerOffsets:
             own = self.table.setdefault(key, {})
             for queue_id, offset in queues.items():
                 own[queue_id] = max(own.get(queue_id, NO_OFFSET), offset)
+        self._recount()
         self.dirty = True
 
     def step_version(self) -> None:
@@ -304,6 +339,7 @@ class ConsumerOffsets:
         version = DataVersion.from_json(value.get("dataVersion") or {})
         self._read_log_offset = log_offset_of(value)
         self.table, self.lmq_table, self.data_version = table, lmq_table, version
+        self._recount()
 
 
 def log_offset_of(value: Any) -> int | None:

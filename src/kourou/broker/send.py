@@ -282,6 +282,8 @@ class MessageSender:
     def _create_topic(self, connection: Connection, header: SendMessage) -> TopicConfig:
         topics, topic = self._broker.topics, header.topic
         is_retry = topic.startswith(RETRY_PREFIX)
+        if is_retry:
+            self._retry_group(topic)  # anybody could make topics of groups that are not there
         unit = (UNIT_SUB_FLAG if is_retry else UNIT_FLAG) if header.unit_mode else 0
         made = topics.create_for_send(
             topic, header.default_topic, connection.peer, header.default_topic_queue_nums, unit
@@ -338,12 +340,8 @@ class MessageSender:
         self, header: SendMessage, topic: str, queue_id: int, properties: dict[str, str]
     ) -> tuple[str, int]:
         """Where a message that a client sends back by itself goes: its retry topic, or the dead letters."""
-        broker, group = self._broker, topic.removeprefix(RETRY_PREFIX)
-        config = broker.groups.find(group)
-        if config is None:
-            raise SendRefusedError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group} {ADVICE}"
-            )
+        broker, config = self._broker, self._retry_group(topic)
+        group = config.group_name
         most = most_retries(config, header.max_reconsume_times)
         # A group that holds locks consumes in order: what it gives up is not tried again behind its back.
         if header.reconsume_times <= most and not broker.locks.has_locks(group):
@@ -351,6 +349,16 @@ class MessageSender:
         properties[names.DELAY_TIME_LEVEL] = "-1"
         broker.stats.count_dead_letter(header.producer_group, topic)
         return dead_letter_topic(broker, group), random.randrange(DLQ_QUEUES)
+
+    def _retry_group(self, topic: str) -> SubscriptionGroupConfig:
+        """The group whose retry topic this is. SendRefusedError if there is none."""
+        group = topic.removeprefix(RETRY_PREFIX)
+        config = self._broker.groups.find(group)
+        if config is None:
+            raise SendRefusedError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group} {ADVICE}"
+            )
+        return config
 
     # Request and reply
 

@@ -47,7 +47,7 @@ from kourou.broker.transactions import TransactionService
 from kourou.clock import Clock, SystemClock
 from kourou.errors import ConfigError, KourouError
 from kourou.message import properties as names
-from kourou.remoting.budgets import Budgets, Refusals, within
+from kourou.remoting.budgets import Bound, Budgets, Refusals, within
 from kourou.remoting.buffers import Buffers
 from kourou.remoting.client import RemotingClient
 from kourou.remoting.codes import RequestCode, ResponseCode
@@ -84,15 +84,25 @@ class Broker:
         check_role(self.config)
         self.clock: Clock = clock or SystemClock()
         self._tls = tls
-        with_timers = self.config.store.timer_wheel_enable
-        self.topics = TopicTable(self.config, self.clock, timer_wheel_enable=with_timers)
-        self.groups = SubscriptionGroups(self.config, self.clock)
-        self.offsets = ConsumerOffsets(self.config, self.clock)
-        self.locks = QueueLocks(self.clock)
-        self.clients = Clients(self.config, self.clock, self.topics, self.groups)
+        self.budgets, self.refusals = Budgets.read(self.config.others), Refusals()
+        bound = partial(Bound.of, self.budgets, self.refusals)
+        self.topics = TopicTable(
+            self.config,
+            self.clock,
+            timer_wheel_enable=self.config.store.timer_wheel_enable,
+            bound=bound("maxTopics"),
+        )
+        self.groups = SubscriptionGroups(
+            self.config, self.clock, bound=bound("maxSubscriptionGroups"), pairs=bound("maxGroupTopics")
+        )
+        self.offsets = ConsumerOffsets(self.config, self.clock, bound=bound("maxConsumerOffsets"))
+        self.locks = QueueLocks(self.clock, bound=bound("maxQueueLocks"))
+        self.clients = Clients(self.config, self.clock, self.topics, self.groups, bound=bound)
         self.producers, self.consumers = self.clients.producers, self.clients.consumers
         self.consumers.on_group_changed = self._notify_group
-        self.stats = BrokerStats(self.config, self.clock, self.topics.is_system_topic)
+        self.stats = BrokerStats(
+            self.config, self.clock, self.topics.is_system_topic, bound=bound("maxGroupTopics")
+        )
         self.delay = DelayService(self)
         self.transactions = TransactionService(self)
         self.timers = TimerService(self)
@@ -100,14 +110,15 @@ class Broker:
             self.config.max_error_rate_of_bloom_filter, self.config.expect_consumer_num_use_filter
         )
         self.config.store.bit_map_length_consume_queue_ext = bloom.bit_num
-        self.filters = ConsumerFilters(self.clock, bloom, self.config.filter_data_clean_time_span)
+        self.filters = ConsumerFilters(
+            self.clock, bloom, self.config.filter_data_clean_time_span, bound=bound("maxConsumerFilters")
+        )
         self.consumers.on_group_gone = self.filters.unregister
         self.master_is_up = True  # of a slave: whether its master is there
         is_slave = self.config.store.broker_role is BrokerRole.SLAVE
         self.slave: SlaveService | None = SlaveService(self) if is_slave else None
         acts = self.config.enable_slave_acting_master
         self.group: BrokerGroup | None = BrokerGroup(self) if acts else None
-        self.budgets, self.refusals = Budgets.read(self.config.others), Refusals()
         self.metrics: BrokerMetrics | None = None
         if exports(self.config.metrics_exporter_type):
             self.metrics = BrokerMetrics(self)
@@ -186,7 +197,9 @@ class Broker:
             self._restore_topics(recovery.start_offset)
         self.store.start()
         self.init_max_offset = self.store.commit_log.max_offset  # where the log ended at the start
-        self.client = RemotingClient(tls=self._tls, credentials=self.auth.inner)
+        self.client = RemotingClient(
+            tls=self._tls, credentials=self.auth.inner, on_close=self._lost_connection_to
+        )
         try:
             self.replication = self._make_replication()
             self.sender = MessageSender(self)
@@ -220,18 +233,19 @@ class Broker:
         if self.group is not None:
             if self.slave is None:
                 await self.group.take_back()
-            self._spawn(self.group.run())
+            else:
+                self.spawn(self.group.run())
         if self.slave is None:
             self.delay.start()
             self.transactions.start()
             if self.metrics is not None:
                 self.metrics.count_halves()
-            self._spawn(self.transactions.run())
+            self.spawn(self.transactions.run())
         else:
-            self._spawn(self.slave.run())
-        self._spawn(self.registrar.run())
-        self._spawn(self._every(self.config.flush_consumer_offset_interval / 1000, self.save))
-        self._spawn(self._every(EXPIRE_INTERVAL_S, self._expire))
+            self.spawn(self.slave.run())
+        self.spawn(self.registrar.run())
+        self.spawn(self._every(self.config.flush_consumer_offset_interval / 1000, self.save))
+        self.spawn(self._every(EXPIRE_INTERVAL_S, self._expire))
 
     def _restore_topics(self, recovered_from: int) -> None:
         """Make topics again whose first messages were acknowledged just before a crash, and whose
@@ -392,7 +406,7 @@ class Broker:
             connection.reply(request, request.response(ResponseCode.SYSTEM_BUSY, remark=BUSY))
             return
         self._later += 1
-        self._spawn(self._answer_later(connection, request, work))
+        self.spawn(self._answer_later(connection, request, work))
 
     async def _answer_later(
         self,
@@ -411,7 +425,8 @@ class Broker:
             self._later -= 1
         connection.reply(request, answer)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do something beside the requests, until the broker stops."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -486,7 +501,7 @@ class Broker:
     def _settle_soon(self, file: str) -> asyncio.Task[None]:
         """Settle what changed in this turn of the loop: one request may make thousands of groups."""
         if file not in self._settling:
-            self._settling[file] = self._spawn(self._settle_turn(file))
+            self._settling[file] = self.spawn(self._settle_turn(file))
         return self._settling[file]
 
     async def _settle_turn(self, file: str) -> None:
@@ -497,6 +512,14 @@ class Broker:
         """The latest time that a message may say which is there: by the clock here, or that of a master."""
         store = self.store
         return max(store.look_at_clock().latest_ms, store.checkpoint.dispatched_msg_timestamp)
+
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Whether there is such a queue: its topic has it, or had it and has not forgotten its messages."""
+        found = self.topics.get(topic)
+        if found is None or queue_id < 0:
+            return False
+        is_there = queue_id < max(found.read_queue_nums, found.write_queue_nums)
+        return is_there or self.store.queues.get(topic, queue_id) is not None
 
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: groups that consumed it begin anew with the one that is made again."""
@@ -536,6 +559,9 @@ class Broker:
 
     # Clients
 
+    def _lost_connection_to(self, address: str) -> None:
+        self.registrar.connection_lost(address)
+
     def _connection_lost(self, connection: Connection) -> None:
         self.puller.connection_lost(connection)
         self.clients.connection_lost(connection)
@@ -544,7 +570,8 @@ class Broker:
         self.clients.expire()
         self.locks.expire()
         self.filters.expire()
-        self.stats.tick()
+        if self.stats.tick():
+            self.puller.configure()  # it holds on to counters that were dropped
 
     def may_consume(self, client: Client, *resources: Resource) -> bool:
         """Whether a client may be sent what is about topics and groups: its user's rights may be others now

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from kourou.broker.config import BrokerConfig
 from kourou.clock import Clock
+from kourou.remoting.budgets import UNBOUND, Bound
 from kourou.store.queue_store import LMQ_PREFIX, is_lmq
 
 
@@ -34,7 +35,7 @@ MINUTE, HOUR, DAY = _Span(10_000, 7), _Span(600_000, 7), _Span(3_600_000, 25)
 SPANS = {"statsMinute": MINUTE, "statsHour": HOUR, "statsDay": DAY}
 
 MAX_DEAD_LETTERS = 10_000
-OTHER_DEAD_LETTERS = ("", "")
+OTHERS = ("", "")
 
 Row = tuple[int, ...]  # totals of counters; the columns:
 _MESSAGES, _CALLS, _SIZE, _LATENCY = 0, 1, 2, 3
@@ -108,6 +109,11 @@ class Windows:
             calls,
         )
 
+    def has_changed(self, span: _Span) -> bool:
+        """Whether something was counted within the window."""
+        samples = self._samples.get(span)
+        return samples is not None and samples[0][1] != samples[-1][1]
+
     def view(self, value: int, times: int) -> dict[str, Any]:
         """All windows as BrokerStatsData."""
         found = {}
@@ -171,13 +177,14 @@ class GroupStats:
     """What a group got from a topic, and what it sent back."""
 
     __slots__ = (
-        "ack_calls", "acks", "check_point_calls", "check_points", "is_system", "queues", "send_backs",
-        "windows",
+        "ack_calls", "acks", "check_point_calls", "check_points", "hours", "is_system", "queues",
+        "send_backs", "windows",
     )  # fmt: skip
 
     def __init__(self, is_system: bool) -> None:
         self.is_system = is_system
         self.queues: dict[int, QueueGets] = {}
+        self.hours = 0  # that it has been there
         self.send_backs = 0
         self.acks = self.ack_calls = 0
         self.check_points = self.check_point_calls = 0
@@ -194,6 +201,11 @@ class GroupStats:
         """The totals."""
         others = (self.send_backs, self.acks, self.ack_calls, self.check_points, self.check_point_calls)
         return _sum_rows(self.queues.values()) + others
+
+    def note_hour(self) -> bool:
+        """An hour has passed; whether nothing was counted for a day."""
+        self.hours += 1
+        return self.hours > DAY.samples and not self.windows.has_changed(DAY)
 
 
 class Counter:
@@ -214,10 +226,18 @@ class Counter:
 class BrokerStats:
     """All counters of a broker. `tick` must be called every 10 s or more often."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock, is_system_topic: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        is_system_topic: Callable[[str], bool],
+        *,
+        bound: Bound = UNBOUND,
+    ) -> None:
         self._config = config
         self._clock = clock
         self._is_system_topic = is_system_topic
+        self._bound = bound
         self.topics: dict[str, TopicStats] = {}
         self.groups: dict[tuple[str, str], GroupStats] = {}  # topic, group
         self._counters: dict[tuple[str, str], Counter] = {}  # name, key
@@ -239,11 +259,14 @@ class BrokerStats:
         return found
 
     def group(self, topic: str, group: str) -> GroupStats:
-        """The counters of a group in a topic; light queues share theirs, for there may be millions."""
+        """The counters of a group in a topic; light queues share theirs, for there may be millions, and so do
+        pairs that there is no room for."""
         key = self._key_of(topic, group)
         found = self.groups.get(key)
         if found is None:
-            found = self.groups[key] = GroupStats(self._is_system_topic(topic))
+            if not self._bound.fits(len(self.groups) + 1):
+                key = OTHERS
+            found = self.groups.setdefault(key, GroupStats(self._is_system_topic(topic)))
         return found
 
     def _key_of(self, topic: str, group: str) -> tuple[str, str]:
@@ -264,7 +287,7 @@ class BrokerStats:
         """A group gives up a message of a topic. Both are names from outside: further ones count as one."""
         key = (group, topic)
         if key not in self.dead_letters and len(self.dead_letters) >= MAX_DEAD_LETTERS:
-            key = OTHER_DEAD_LETTERS
+            key = OTHERS
         self.dead_letters[key] = self.dead_letters.get(key, 0) + 1
 
     def forget_topic(self, topic: str) -> None:
@@ -288,9 +311,11 @@ class BrokerStats:
 
     # Time
 
-    def tick(self) -> None:
-        """Sample what is due, and note the totals of the morning."""
+    def tick(self) -> bool:
+        """Sample what is due, and note the totals of the morning. True if groups that got nothing for a day
+        were dropped: nobody may hold on to their counters."""
         now_ms, elapsed_ms = self._clock.now_ms(), self._clock.elapsed_ms()
+        idle: list[tuple[str, str]] = []
         for span, due_ms in self._due_ms.items():
             if elapsed_ms >= due_ms:
                 missed = (elapsed_ms - due_ms) // span.interval_ms  # while the process did not run
@@ -298,9 +323,14 @@ class BrokerStats:
                 for windows, row in self._rows():
                     if any(row):  # what never counted has no window yet
                         windows.sample(span, elapsed_ms, row)
+                if span is DAY:
+                    idle = [key for key, group in self.groups.items() if group.note_hour()]
         if now_ms >= self._morning_ms:
             self._morning_ms = _next_morning_ms(now_ms)
             self.record_morning()
+        for key in idle:
+            self._keep(_get_columns(self.groups.pop(key)))
+        return bool(idle)
 
     def _rows(self) -> Iterator[tuple[Windows, Row]]:
         """All that counts, with its totals. Every 10 s, some 2 µs each."""

@@ -17,6 +17,7 @@ from kourou.broker.versions import next_version, page_of
 from kourou.clock import Clock
 from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
 from kourou.remoting import lenient_json
+from kourou.remoting.budgets import UNBOUND, Bound
 from kourou.remoting.registration import (
     PERM_INHERIT,
     PERM_READ,
@@ -44,9 +45,17 @@ OnChange = Callable[[set[str]], None]
 class TopicTable:
     """The topics of this broker. `on_change` hears the names of those that were made, changed or deleted."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock, *, timer_wheel_enable: bool = False) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        *,
+        timer_wheel_enable: bool = False,
+        bound: Bound = UNBOUND,
+    ) -> None:
         self._config = config
         self._clock = clock
+        self._bound = bound
         self.data_version = DataVersion(0, 0, clock.now_ms())
         self.dirty = False
         self.on_change: OnChange | None = None
@@ -107,6 +116,8 @@ class TopicTable:
         if not pattern.perm & PERM_INHERIT:
             log.warning("%s: no topic %s, for %s has no heirs", remote_address, topic, default_topic)
             return None
+        if not self._bound.fits(len(self.topics) + 1):
+            return None
         queues = max(min(client_queue_nums, pattern.write_queue_nums), 0)
         made = TopicConfig(
             topic,
@@ -155,7 +166,7 @@ class TopicTable:
     def update(self, topic: TopicConfig) -> TopicConfig:
         """Make or replace a topic; its attributes are changes: {"+key": value, "-key": ""}.
 
-        BadAttributeError if they cannot be made; then nothing is changed.
+        BadAttributeError or BudgetSpentError if they cannot be made; then nothing is changed.
         """
         return self.update_all([topic])[0]
 
@@ -167,6 +178,9 @@ class TopicTable:
             current = None if old is None else old.attributes
             attributes = apply_changes(TOPIC_ATTRIBUTES, current, topic.attributes)
             updated.append(replace(topic, attributes=attributes))
+        new = {topic.name for topic in updated} - self.topics.keys()
+        if new:
+            self._bound.check(len(self.topics) + len(new))
         for topic in updated:
             log.info("topic: old %s, new %s", self.topics.get(topic.name), topic)
         self._put(*updated)

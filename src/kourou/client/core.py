@@ -24,7 +24,7 @@ from kourou.remoting import lenient_json
 from kourou.remoting.client import RemotingClient
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
-from kourou.remoting.connection import Handler
+from kourou.remoting.connection import CallTimeoutError, Handler
 from kourou.remoting.header import Header
 from kourou.remoting.headers import UnregisterClient
 from kourou.remoting.heartbeat import ConsumerData, Heartbeat
@@ -167,7 +167,10 @@ class ClientCore:
                 return await self.call(self.name_servers[0], request(), timeout_s)
             except KourouError as failure:
                 error = failure
-                self.name_servers.append(self.name_servers.pop(0))
+                server = self.name_servers.pop(0)
+                self.name_servers.append(server)
+                if isinstance(failure, CallTimeoutError):
+                    self._remoting.drop(server)  # it hangs, or is to be found somewhere else by now
         raise ClientError(f"no name server answers: {error}") from error
 
     # Routes

@@ -11,6 +11,7 @@ from pathlib import Path
 from kourou.errors import ConfigError
 from kourou.files import write_atomically
 from kourou.remoting import lenient_json
+from kourou.remoting.budgets import UNBOUND, Bound
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +23,9 @@ Table = dict[str, dict[str, str]]
 class KvConfig:
     """The KV config; every change is on the disk before it counts."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, bound: Bound = UNBOUND) -> None:
         self._path = Path(path)
+        self._bound = bound  # of its bytes
         self._table: Table = _load(self._path)
 
     def get(self, namespace: str, key: str) -> str | None:
@@ -35,8 +37,15 @@ class KvConfig:
         return self._table.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value."""
-        self._replace({**self._table, namespace: {**self._table.get(namespace, {}), key: value}})
+        """Set a value. BudgetSpentError if there are too many, or too long ones."""
+        table = {**self._table, namespace: {**self._table.get(namespace, {}), key: value}}
+        self._bound.check(
+            sum(
+                len(name) + sum(len(key) + len(value) for key, value in entries.items())
+                for name, entries in table.items()
+            )
+        )
+        self._replace(table)
 
     def delete(self, namespace: str, key: str) -> None:
         """Forget a value; its namespace stays, even if empty."""

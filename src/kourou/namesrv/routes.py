@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from kourou.clock import Clock
 from kourou.namesrv.config import NameServerConfig
-from kourou.remoting.budgets import Budgets, OverBudgetError
+from kourou.remoting.budgets import UNBOUND, Bound
 from kourou.remoting.registration import (
     PERM_READ,
     PERM_WRITE,
@@ -142,14 +142,16 @@ class RouteTable:
         self,
         config: NameServerConfig,
         clock: Clock,
-        budgets: Budgets | None = None,
         *,
         on_min_broker_id_change: Callable[[MinBrokerIdChange], None] | None = None,
+        brokers: Bound = UNBOUND,
+        routes: Bound = UNBOUND,
     ) -> None:
         self._config = config
         self._clock = clock
-        self._budgets = budgets or Budgets()
         self._on_min_broker_id_change = on_min_broker_id_change
+        self._bound_of_brokers, self._bound_of_routes = brokers, routes
+        self._routes = 0  # pairs of a topic and a broker
         self._topics: dict[str, dict[str, QueueData]] = {}  # by broker name
         self._brokers: dict[str, BrokerData] = {}
         self._clusters: dict[str, dict[str, None]] = {}  # broker names, in the order they came
@@ -180,7 +182,8 @@ class RouteTable:
         connection: Closable | None = None,
     ) -> RegisterResult | None:
         """Take a broker and its topics in, or renew them. None if it is refused: a single topic is registered
-        only for a broker that is known. OverBudgetError where there are too many brokers or topics."""
+        only for a broker that is known, and there may be too many brokers. Of its topics, those that there is
+        no room for are left out."""
         broker = self._brokers.get(who.name)
         first = broker is None
         if broker is None:
@@ -197,9 +200,10 @@ class RouteTable:
         if who.broker_id not in broker.addresses and len(registration.topics) == 1:
             log.warning("%s registers one topic and is not known yet: refused", who)
             return None
-        self._check_budgets(who, registration)
+        if not self._has_room_for(who, broker):
+            return None
 
-        self._clusters.setdefault(who.cluster, {})[who.name] = None
+        self._clusters.setdefault(broker.cluster, {})[who.name] = None
         self._brokers[who.name] = broker
         broker.enable_acting_master = bool(enable_acting_master)
         broker.zone = zone
@@ -217,17 +221,10 @@ class RouteTable:
             self._notify_min_broker_id(broker, None, ha_address)
         return self._master_of(who, broker)
 
-    def _check_budgets(self, who: BrokerIdentity, registration: Registration) -> None:
-        most = self._budgets.max_brokers
-        if (who.cluster, who.address) not in self._live and len(self._live) >= most:
-            raise OverBudgetError("maxBrokers", f"there are {most} brokers: {who} is refused")
-        most, new = self._budgets.max_topics_of_brokers, 0
-        for name in registration.topics:
-            new += who.name not in self._topics.get(name, ())
-        if new and sum(map(len, self._topics.values())) + new > most:
-            raise OverBudgetError(
-                "maxTopicsOfBrokers", f"brokers have {most} topics: {new} of {who} are refused"
-            )
+    def _has_room_for(self, who: BrokerIdentity, broker: BrokerData) -> bool:
+        known = who.broker_id in broker.addresses and (who.cluster, who.address) in self._live
+        brokers = max(len(self._live), sum(len(other.addresses) for other in self._brokers.values()))
+        return known or self._bound_of_brokers.fits(brokers + 1)
 
     def _is_outdated(self, who: BrokerIdentity, broker: BrokerData, registration: Registration) -> bool:
         """Whether another address holds this id with a later state."""
@@ -249,15 +246,15 @@ class RouteTable:
                 if topic not in registration.topics:
                     self._remove_queues(topic, who.name)
         for name, config in registration.topics.items():
-            queues = self._topics.setdefault(name, {})
-            if changed or who.name not in queues:
+            if changed or who.name not in self._topics.get(name, ()):
                 data = QueueData.of(who.name, config)
                 if read_only:
                     data.perm &= ~PERM_WRITE
-                queues[who.name] = data
+                self._add_queues(name, data)
         if changed:
             for name, info in registration.queue_mappings.items():
-                self._queue_mappings.setdefault(name, {})[info.get("bname", who.name)] = info
+                if who.name in self._topics.get(name, ()):
+                    self._queue_mappings.setdefault(name, {})[who.name] = info
 
     def _take_life_sign(
         self,
@@ -314,10 +311,10 @@ class RouteTable:
             return False
         log.info("the last broker of %s is gone: %s", who.name, who.address)
         del self._brokers[who.name]
-        names = self._clusters.get(who.cluster, {})
+        names = self._clusters.get(broker.cluster, {})
         names.pop(who.name, None)
         if not names:
-            self._clusters.pop(who.cluster, None)
+            self._clusters.pop(broker.cluster, None)
         return True
 
     def connection_lost(self, connection: Closable) -> None:
@@ -337,20 +334,19 @@ class RouteTable:
         self._forget(set(silent))
 
     def _forget(self, keys: set[tuple[str, str]]) -> None:
-        """Forget the brokers of some clusters and addresses."""
-        if not keys:
-            return
-        self.unregister(
-            *(
-                BrokerIdentity(broker.cluster, broker.name, broker_id, address)
-                for broker in self._brokers.values()
-                for broker_id, address in broker.addresses.items()
-                if (broker.cluster, address) in keys
-            )
-        )
+        """Forget the brokers of some clusters and addresses, whatever their names: one may have several."""
         for key in keys:
             self._live.pop(key, None)
             self._filter_servers.pop(key, None)
+        addresses = {address for _, address in keys}
+        gone = [
+            BrokerIdentity(broker.cluster, broker.name, broker_id, address)
+            for broker in self._brokers.values()
+            for broker_id, address in broker.addresses.items()
+            if address in addresses and (broker.cluster, address) not in self._live
+        ]
+        if gone:
+            self.unregister(*gone)
 
     def _notify_min_broker_id(self, broker: BrokerData, offline: str | None, ha_address: str | None) -> None:
         """Tell those that stay; or, where one came, those that were there."""
@@ -399,23 +395,32 @@ class RouteTable:
         unknown = [data.broker_name for data in queues if data.broker_name not in self._brokers]
         if unknown:
             log.warning("topic %s names brokers that are not known: %s", topic, unknown)
-        elif queues:
-            self._topics.setdefault(topic, {}).update({data.broker_name: data for data in queues})
+        for data in queues if not unknown else ():
+            self._add_queues(topic, data)
+
+    def _add_queues(self, topic: str, data: QueueData) -> None:
+        """Take the queues of a topic at a broker in, if there is room."""
+        queues = self._topics.get(topic, {})
+        if data.broker_name not in queues:
+            if not self._bound_of_routes.fits(self._routes + 1):
+                return
+            self._routes += 1
+        self._topics.setdefault(topic, queues)[data.broker_name] = data
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, everywhere or at the brokers of a cluster."""
-        if not cluster:
-            self._topics.pop(topic, None)
-            return
-        for broker_name in self._clusters.get(cluster, {}):
+        names = self._clusters.get(cluster, {}) if cluster else self._topics.get(topic, {})
+        for broker_name in list(names):
             self._remove_queues(topic, broker_name)
 
     def _remove_queues(self, topic: str, broker_name: str) -> None:
-        queues = self._topics.get(topic)
-        if queues is not None:
-            queues.pop(broker_name, None)
+        queues = self._topics.get(topic, {})
+        if queues.pop(broker_name, None) is not None:
+            self._routes -= 1
+            self._queue_mappings.get(topic, {}).pop(broker_name, None)
             if not queues:
                 del self._topics[topic]
+                self._queue_mappings.pop(topic, None)
 
     # Answers
 

@@ -18,7 +18,7 @@ from kourou.namesrv.handlers import Context, make_handlers
 from kourou.namesrv.kv import KvConfig
 from kourou.namesrv.metrics import NameServerMetrics
 from kourou.namesrv.routes import MinBrokerIdChange, RouteTable
-from kourou.remoting.budgets import Budgets, OverBudgetError, Refusals, within
+from kourou.remoting.budgets import Bound, Budgets, BudgetSpentError, Refusals, within
 from kourou.remoting.buffers import Buffers
 from kourou.remoting.client import RemotingClient
 from kourou.remoting.codes import RequestCode
@@ -48,13 +48,20 @@ class NameServer:
     ) -> None:
         self.config = config or NameServerConfig()
         clock = clock or SystemClock()
-        self.kv = KvConfig(self.config.kv_config_path)
+        self.budgets, self.refusals = Budgets.read(self.config.others), Refusals()
+        bound = partial(Bound.of, self.budgets, self.refusals)
+        self.routes = RouteTable(
+            self.config,
+            clock,
+            on_min_broker_id_change=self._notify,
+            brokers=bound("maxBrokers"),
+            routes=bound("maxRoutes"),
+        )
+        self.kv = KvConfig(self.config.kv_config_path, bound=bound("maxKvConfigBytes"))
         self.auth = AuthConfig.read(self.config.others)
         kept = self.auth.directory or os.path.dirname(os.path.abspath(self.config.kv_config_path))
         self.access = AccessTables(kept)
         guard = Guard(self.auth, self.access, lambda: self.config.others.get("clusterName", DEFAULT_CLUSTER))
-        self.budgets, self.refusals = Budgets.read(self.config.others), Refusals()
-        self.routes = RouteTable(self.config, clock, self.budgets, on_min_broker_id_change=self._notify)
         context = Context(
             self.config,
             self.routes,
@@ -159,11 +166,11 @@ class NameServer:
         try:
             if self._pending_bytes > self.budgets.max_buffered_bytes:
                 work.close()
-                raise OverBudgetError("maxBufferedBytes", "registrations of others are being read")
+                raise BudgetSpentError("registrations of others are being read", "maxBufferedBytes")
             answer = await work
         except Exception as error:
-            if isinstance(error, OverBudgetError):
-                self.refusals.count(error.budget)
+            if isinstance(error, BudgetSpentError):
+                self.refusals.count_for(error)
             answer = connection.failure(request, error)
         finally:
             self._pending_bytes -= size

@@ -7,6 +7,7 @@ a table of all.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,13 +24,27 @@ MIB = 1 << 20
 class Budgets:
     """The keys, taken from what a configuration has beside Java's."""
 
+    # What peers make a server keep, and what one request may ask
     max_buffered_bytes: int = 256 * MIB  # of all connections: frames that are not complete, answers not taken
     max_buffered_bytes_per_peer: int = 128 * MIB  # of those from one address
     max_request_body_bytes: int = MIB  # of a request that carries no message and no registration
-    max_heartbeat_groups: int = 1000  # of a client, producers and consumers
     max_registered_topics: int = 100_000  # of a broker, at a name server
-    max_topics_of_brokers: int = 500_000  # of all brokers there, each topic once for each broker
-    max_brokers: int = 1000  # addresses there
+
+    # Tables of a broker that requests fill
+    max_topics: int = 100_000  # retry topics and dead letters come on top, two for each group
+    max_subscription_groups: int = 100_000
+    max_consumer_offsets: int = 1_000_000  # one for each queue that a group consumes
+    max_queue_locks: int = 100_000
+    max_group_topics: int = 50_000  # pairs with statistics, a subscription of a pull, or that are forbidden
+    max_consumer_filters: int = 100_000  # some 100 MB
+    max_clients: int = 500_000  # pairs of a connection and a group
+    max_groups_per_client: int = 1_000
+    max_subscriptions_per_group: int = 5_000
+
+    # Tables of a name server
+    max_brokers: int = 10_000
+    max_routes: int = 500_000  # pairs of a topic and a broker
+    max_kv_config_bytes: int = 4 * MIB  # names and values
 
     @classmethod
     def read(cls, properties: Mapping[str, str]) -> Budgets:
@@ -42,12 +57,13 @@ class Budgets:
         return cls(**found)
 
 
-class OverBudgetError(KourouError):
-    """A request that asks for more than the budget of a name."""
+class BudgetSpentError(KourouError):
+    """A request that asks for more than a budget has; the message names it. `uncounted` does where that is
+    left to who answers."""
 
-    def __init__(self, budget: str, message: str) -> None:
-        super().__init__(f"{message} ({budget})")
-        self.budget = budget
+    def __init__(self, message: str, uncounted: str = "") -> None:
+        super().__init__(f"{message} ({uncounted})" if uncounted else message)
+        self.uncounted = uncounted
 
 
 class Refusals:
@@ -59,6 +75,11 @@ class Refusals:
     def count(self, budget: str, number: int = 1) -> None:
         """Count a refusal, or several."""
         self.counts[budget] = self.counts.get(budget, 0) + number
+
+    def count_for(self, error: BudgetSpentError) -> None:
+        """Count what is answered with an error, unless it was."""
+        if error.uncounted:
+            self.count(error.uncounted)
 
 
 # Messages and topics, which have limits of their own, and pulls, which have no body.
@@ -82,14 +103,43 @@ def within(budgets: Budgets, refusals: Refusals, handlers: Mapping[int, Handler]
             body, limit = request.body, budgets.max_request_body_bytes
             try:
                 if body is not None and len(body) > limit:
-                    raise OverBudgetError(
-                        "maxRequestBodyBytes", f"a body of {len(body)} bytes, {limit} may be"
-                    )
+                    message = f"a body of {len(body)} bytes, {limit} may be"
+                    raise BudgetSpentError(message, "maxRequestBodyBytes")
                 return handler(connection, request)
-            except OverBudgetError as error:
-                refusals.count(error.budget)
+            except BudgetSpentError as error:
+                refusals.count_for(error)
                 raise
 
         return checked
 
     return {code: handler if code in _UNCHECKED else limited(handler) for code, handler in handlers.items()}
+
+
+class Bound:
+    """A budget for the entries of a table; without a name, none."""
+
+    __slots__ = ("_refusals", "most", "name")
+
+    def __init__(self, name: str = "", most: int = sys.maxsize, refusals: Refusals | None = None) -> None:
+        self.name, self.most, self._refusals = name, most, refusals
+
+    @classmethod
+    def of(cls, budgets: Budgets, refusals: Refusals, name: str) -> Bound:
+        """The bound of a key, what is refused for it to be counted."""
+        return cls(name, getattr(budgets, java_keys(Budgets)[name]), refusals)
+
+    def fits(self, size: int) -> bool:
+        """Whether a table may have so many entries; where not, something is refused."""
+        if size <= self.most:
+            return True
+        if self._refusals is not None:
+            self._refusals.count(self.name)
+        return False
+
+    def check(self, size: int) -> None:
+        """BudgetSpentError unless a table may have so many entries."""
+        if not self.fits(size):
+            raise BudgetSpentError(f"there may be no more than {self.name}={self.most}")
+
+
+UNBOUND = Bound()

@@ -32,7 +32,7 @@ from kourou.remoting.tls import RenewedContext, TlsConfig
 
 CONNECT_TIMEOUT_S = 3.0  # Java's connectTimeoutMillis
 BACK_OFF_FIRST_S = 0.1
-BACK_OFF_MOST_S = 5.0
+BACK_OFF_MOST_S = 2.0
 
 # Addresses come from routes, and brokers come and go: those without a connection are forgotten beyond this.
 MAX_ADDRESSES = 4096

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kourou.remoting.bodies import as_int, as_object, read_body, read_bool, read_int, read_list, read_text
-from kourou.remoting.budgets import OverBudgetError
+from kourou.remoting.budgets import BudgetSpentError
 from kourou.remoting.header import BadRequestError
 from kourou.remoting.subscription import SubscriptionData
 
-MAX_GROUPS = 10_000  # of a client, whatever maxHeartbeatGroups says
+MAX_GROUPS = 10_000  # of a client, whatever maxGroupsPerClient says
 
 CONSUME_ACTIVELY = "CONSUME_ACTIVELY"  # pull
 CONSUME_PASSIVELY = "CONSUME_PASSIVELY"  # push
@@ -91,7 +91,7 @@ def read_heartbeat(body: bytes | memoryview | None, now_ms: int, max_groups: int
     value = read_body(body, "a heartbeat")
     producers, consumers = read_list(value, "producerDataSet"), read_list(value, "consumerDataSet")
     if max(len(producers), len(consumers)) > max_groups:
-        raise OverBudgetError("maxHeartbeatGroups", f"a heartbeat of more than {max_groups} groups")
+        raise BudgetSpentError(f"a heartbeat of more than {max_groups} groups", "maxGroupsPerClient")
     producers = [as_object(item, "producerDataSet") for item in producers]
     consumers = [as_object(item, "consumerDataSet") for item in consumers]
     return Heartbeat(

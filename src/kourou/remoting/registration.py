@@ -26,7 +26,7 @@ from typing import Any
 
 from kourou.errors import KourouError
 from kourou.remoting import lenient_json
-from kourou.remoting.budgets import OverBudgetError
+from kourou.remoting.budgets import BudgetSpentError
 
 # Positions in Java's MQVersion
 V3_0_11 = 37
@@ -176,7 +176,7 @@ def _line_of_topic(topic: TopicConfig) -> bytes:
 
 def _check_number(number: int, max_topics: int) -> None:
     if number > max_topics:
-        raise OverBudgetError("maxRegisteredTopics", f"a registration of more than {max_topics} topics")
+        raise BudgetSpentError(f"a registration of more than {max_topics} topics", "maxRegisteredTopics")
 
 
 def _from_wrapper(

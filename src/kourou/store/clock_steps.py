@@ -30,6 +30,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from kourou.clock import Clock
+from kourou.store.config import MessageStoreConfig
 from kourou.store.disk import Disk
 from kourou.store.mapped_file import MappedFileQueue
 
@@ -40,8 +41,9 @@ PAIR_MS = 2  # two readings further apart than this say nothing
 LOAD_TRIES = 100  # at the start, which should not wait for ever on a machine that is too busy
 PAIR_TRIES = 5
 MAX_STEPS = 1000  # a clock that is set more often makes what is older wait longer
-TRUST_MS = 24 * 3_600_000  # a gap that nobody corrected for so long was time that passed
-MAX_GAPS = 100  # a machine that is off more often in a day makes what is older wait longer
+# A gap that nobody corrected for fileReservedTime, but at least a day, was time that passed.
+LEAST_TRUST_MS = 24 * 3_600_000
+MAX_GAPS = 100  # a machine that is off more often in that time makes what is older wait longer
 
 
 @dataclass(slots=True)
@@ -80,11 +82,14 @@ class _State:
 class ClockSteps:
     """The steps of a store's clock. `look` reads the clock; what else is asked holds for that moment."""
 
-    def __init__(self, disk: Disk, path: str, clock: Clock, log_files: MappedFileQueue) -> None:
+    def __init__(
+        self, disk: Disk, path: str, clock: Clock, log_files: MappedFileQueue, config: MessageStoreConfig
+    ) -> None:
         self._disk = disk
         self._path = path
         self._clock = clock
         self._log = log_files
+        self._config = config
         self._lock = threading.Lock()  # retention looks, too
         self._state = _State()
         self._looked_at = 0  # the end of the log at the last look
@@ -192,8 +197,8 @@ class ClockSteps:
     def _add_gap(self, gap_ms: int, end: int, last_ms: int) -> None:
         """The machine was off. Those gaps go on that were not believed when it was last seen, by its elapsed
         time of then: what it was off does not count for them."""
-        off_ms = self.elapsed_ms - last_ms
-        gaps = [(at, ms, since + off_ms) for at, ms, since in self._state.gaps if last_ms - since < TRUST_MS]
+        off_ms, since_ms = self.elapsed_ms - last_ms, last_ms - self._trust_ms
+        gaps = [(at, ms, since + off_ms) for at, ms, since in self._state.gaps if since > since_ms]
         gaps += [(end, gap_ms, self.elapsed_ms)] * (gap_ms > 0)
         while len(gaps) > MAX_GAPS:
             (_, first_ms, _), (at, ms, since), *rest = gaps
@@ -246,6 +251,11 @@ class ClockSteps:
 
     def gap_ms(self, end: int) -> int:
         """How much of the age of what was stored before `end` is only what a clock says that was read after
-        the machine had been off. It is believed when the clock was not corrected for TRUST_MS."""
-        young_ms = self.elapsed_ms - TRUST_MS
+        the machine had been off. It is believed when the machine ran for fileReservedTime since, and nobody
+        corrected the clock: what was stored before is that old then in any case."""
+        young_ms = self.elapsed_ms - self._trust_ms
         return sum(ms for at, ms, since_ms in self._state.gaps if end <= at and since_ms > young_ms)
+
+    @property
+    def _trust_ms(self) -> int:
+        return max(LEAST_TRUST_MS, self._config.file_reserved_time * 3_600_000)

@@ -88,7 +88,9 @@ class MessageStore:
         self.index = IndexService(self.disk, self.root, config, self.clock)
         self.index.on_failed = self._stop_taking
         self.index.on_restored = self._take_again
-        self.clock_steps = ClockSteps(self.disk, f"{self.root}/clock", self.clock, self.commit_log.files)
+        self.clock_steps = ClockSteps(
+            self.disk, f"{self.root}/clock", self.clock, self.commit_log.files, config
+        )
         self.retention = Retention(self)
         self.dispatcher = Dispatcher(self.commit_log, self.queues, self.index, config, self._stop_taking)
         self.dispatcher.on_restored = self._take_again

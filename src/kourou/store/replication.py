@@ -60,7 +60,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -179,7 +179,7 @@ class Replication:
 
     # Master
 
-    def _slaves(self) -> set[SlaveConnection]:
+    def _slaves(self) -> Collection[SlaveConnection]:
         return self._acceptor.connections
 
     @property

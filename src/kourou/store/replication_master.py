@@ -264,7 +264,7 @@ class Acceptor:
         self._tls = tls
         self.admission = admission
         self.on_change = on_change
-        self.connections: set[SlaveConnection] = set()
+        self.connections: dict[SlaveConnection, None] = {}  # the oldest first
         self._pending: dict[SlaveConnection, None] = {}  # the oldest first
         self._server: asyncio.Server | None = None
         self._said: dict[tuple[str, str], float] = {}  # host and reason -> when it may be said again
@@ -316,14 +316,14 @@ class Acceptor:
         if len(self.connections) >= MAX_SLAVES:
             return False
         self._pending.pop(connection, None)
-        self.connections.add(connection)
+        self.connections[connection] = None
         return True
 
     def closed(self, connection: SlaveConnection) -> None:
         """A connection is gone."""
         self._pending.pop(connection, None)
         if connection in self.connections:
-            self.connections.discard(connection)
+            del self.connections[connection]
             self.on_change()
             log.info("slave %s is gone; it had the log up to %d", connection.peer, connection.ack_offset)
 

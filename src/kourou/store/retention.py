@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -89,9 +90,9 @@ class Retention:
             return 0
         self._manual_rounds -= manual
         at_once = state.forcibly and config.clean_file_forcibly_enable
-        due = []
-        for file in store.commit_log.files.files[:-1]:
-            if not at_once and self._age_ms(file, manual) < config.file_reserved_time * 3_600_000:
+        due, files = [], store.commit_log.files.files
+        for number, file in enumerate(files[:-1]):
+            if not at_once and self._age_ms(files[number:], manual) < config.file_reserved_time * 3_600_000:
                 break
             due.append(file)
             if len(due) >= config.delete_file_batch_max:
@@ -108,18 +109,29 @@ class Retention:
             log.warning("the disk is %.0f %% full and no log file could be deleted", state.ratio * 100)
         return count
 
-    def _age_ms(self, file: MappedFile, manual: bool) -> int:
-        """How long ago a file was written, whichever way the clock was set since.
+    def _age_ms(self, files: Sequence[MappedFile], manual: bool) -> int:
+        """How long ago the first of these files was written, whichever way the clock was set since.
+
+        The file tells it, and the record after it: the later one counts, for times of files are lost in
+        copies. One that is still to come is of a clock that was ahead, which nobody noted, and counts for
+        nothing; a file that has no other is as old as the next one.
 
         What only the clock of a machine that was off says counts when an operator asks, or when nobody
-        corrects it for a day.
+        corrects it while the machine runs for fileReservedTime.
         """
-        steps, end = self._store.clock_steps, file.base + file.size
-        modified_ms = self._store.disk.modified_ms(file.path)
-        today_ms = steps.today(modified_ms, end - 1)
-        if today_ms < modified_ms <= steps.now_ms:
-            today_ms = modified_ms  # it may have been copied since, from a backup: rather too long than lost
-        return steps.now_ms - today_ms - (0 if manual else steps.gap_ms(end))
+        store, steps = self._store, self._store.clock_steps
+        for file in files[:-1]:
+            end = file.base + file.size
+            modified_ms = store.disk.modified_ms(file.path)
+            today_ms = steps.today(modified_ms, end - 1)
+            if today_ms < modified_ms <= steps.now_ms:
+                today_ms = modified_ms  # it may have been copied since: rather too long than lost
+            record = store.commit_log.message_at(end)
+            stored_ms = 0 if record is None else store.commit_log.pickup_store_timestamp(end, len(record))
+            known = [ms for ms in (today_ms, steps.today(stored_ms, end)) if ms <= steps.now_ms]
+            if known:
+                return steps.now_ms - max(known) - (0 if manual else steps.gap_ms(end))
+        return 0
 
     def _is_hour_of_deletion(self) -> bool:
         hour = time.localtime(self._store.clock.now_ms() / 1000).tm_hour

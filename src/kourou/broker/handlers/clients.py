@@ -13,7 +13,7 @@ from kourou.errors import CorruptRecordError
 from kourou.message.ids import decode_offset_message_id
 from kourou.remoting import lenient_json
 from kourou.remoting.bodies import as_object, read_body, read_list, read_text
-from kourou.remoting.codes import RequestCode, ResponseCode
+from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import CallTimeoutError, Connection, ConnectionLostError
 from kourou.remoting.header import BadRequestError
@@ -37,7 +37,7 @@ CALL_CLIENT_S = 10.0  # Java's Broker2Client
 
 def heartbeat(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """HEART_BEAT: a client lives, with these producers and consumers."""
-    beat = read_heartbeat(request.body, broker.clock.now_ms(), broker.budgets.max_heartbeat_groups)
+    beat = read_heartbeat(request.body, broker.clock.now_ms(), broker.budgets.max_groups_per_client)
     user = broker.guard.user_of(request)
     resend = broker.clients.heartbeat(connection, beat, request.language, request.version, user)
     if not (beat.without_sub and beat.fingerprint):
@@ -121,7 +121,17 @@ def get_all_producers(broker: Broker, connection: Connection, request: RemotingC
 def lock_queues(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """LOCK_BATCH_MQ: take or renew locks; which were got."""
     group, client_id, queues = _lock_request(broker, request)
-    locked = broker.locks.try_lock_batch(group, queues, client_id)
+    if broker.groups.find(group) is None:
+        remark = f"subscription group [{group}] does not exist, {ADVICE}"
+        return request.response(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
+    name, locks = broker.config.broker_name, broker.locks
+    queues = [
+        queue
+        for queue in queues
+        if (queue.broker_name == name and broker.has_queue(queue.topic, queue.queue_id))
+        or locks.holder(group, queue) is not None  # its topic has fewer queues now
+    ]
+    locked = locks.try_lock_batch(group, queues, client_id)
     return request.response(body=lenient_json.dumps({"lockOKMQSet": sorted(locked)}))
 
 

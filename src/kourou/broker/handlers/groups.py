@@ -85,6 +85,11 @@ def get_group(broker: Broker, connection: Connection, request: RemotingCommand) 
 def forbid(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """UPDATE_AND_GET_GROUP_FORBIDDEN: forbid a group to read a topic, or allow it; or ask."""
     header = UpdateGroupForbidden.read(request)
+    if header.readable is False and broker.groups.find(header.group) is None:
+        remark = f"Group {header.group} not exist!"
+        return request.response(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
+    if header.readable is False and broker.topics.get(header.topic) is None:
+        return request.response(ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {header.topic} not exist!")
     if header.readable is not None:
         broker.groups.set_forbidden(header.group, header.topic, READ_INDEX, not header.readable)
     readable = not broker.groups.is_forbidden(header.group, header.topic)

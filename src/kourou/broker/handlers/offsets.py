@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kourou.auth.rules import GET, UPDATE
 from kourou.auth.rules import group as group_of
 from kourou.auth.rules import topic as topic_of
+from kourou.broker.names import check_group_name
 from kourou.errors import KourouError
 from kourou.remoting import lenient_json
 from kourou.remoting.codes import RequestCode, ResponseCode
@@ -74,11 +75,20 @@ def update_offset(broker: Broker, connection: Connection, request: RemotingComma
         return request.response(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, {}, remark=remark)
     if broker.topics.get(topic) is None:
         return request.response(ResponseCode.TOPIC_NOT_EXIST, {}, remark=f"Topic {topic} not exist!")
+    if not broker.has_queue(topic, queue_id) and broker.offsets.query(group, topic, queue_id) < 0:
+        return _no_queue(request, topic, queue_id)
     reset = broker.config.use_server_side_reset_offset and broker.offsets.has_reset(topic, group, queue_id)
     if reset:
         return request.response(ext_fields={}, remark="Offset has been previously reset")
-    broker.offsets.commit(connection.peer, group, topic, queue_id, header.commit_offset)
+    if not broker.offsets.commit(connection.peer, group, topic, queue_id, header.commit_offset):
+        remark = "there are more offsets of groups than maxConsumerOffsets allows"
+        return request.response(ResponseCode.SYSTEM_ERROR, {}, remark=remark)
     return request.response(ext_fields={})
+
+
+def _no_queue(request: RemotingCommand, topic: str, queue_id: int) -> RemotingCommand:
+    remark = f"Topic {topic} has no queue {queue_id}!"
+    return request.response(ResponseCode.INVALID_PARAMETER, {}, remark=remark)
 
 
 def get_all_offsets(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -113,6 +123,9 @@ def query_correction_offset(
 def clone_offsets(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """CLONE_GROUP_OFFSET: let a group go on where another one is, in one topic or in all."""
     header = CloneGroupOffset.read(request)
+    mistake = check_group_name(header.dest_group)
+    if mistake is not None:
+        return request.response(ResponseCode.INVALID_PARAMETER, remark=mistake)
     topics = {header.topic} if header.topic else broker.offsets.topics_of(header.src_group)
     for topic in topics:
         broker.guard.require(request, connection.peer, topic_of(topic), UPDATE)
@@ -157,6 +170,8 @@ def _reset_here(broker: Broker, request: RemotingCommand, header: ResetOffset) -
     if broker.groups.get(group) is None:
         remark = f"Group {group} does not exist"
         return request.response(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
+    if header.queue_id >= 0 and not broker.has_queue(topic, header.queue_id):
+        return _no_queue(request, topic, header.queue_id)
     if header.queue_id < 0:
         targets = {
             queue_id: _offset_at(broker, topic, queue_id, header.timestamp)
