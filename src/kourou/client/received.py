@@ -121,7 +121,7 @@ class _Packed(ReceivedMessage):
         packed._kind = kind
         return packed
 
-    @property  # type: ignore[override]
+    @property
     def body(self) -> bytes | memoryview:
         """The body as it was sent."""
         body: bytes | memoryview = _packed_body.__get__(self)
