@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-
 from kourou.message.compression import CompressionType
 from kourou.remoting.codes import RequestCode
 from kourou.remoting.command import RemotingCommand

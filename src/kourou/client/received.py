@@ -270,7 +270,7 @@ class MessageBatch(Sequence[ReceivedMessage]):
 
 
 def _open(message: ReceivedMessage, left_bytes: int) -> tuple[list[ReceivedMessage], int]:
-    """A message with its body as it was sent, or those of an inner batch; and how many bytes may be kept yet."""
+    """A message with its body as it was sent, or those of an inner batch; and how much may still be kept."""
     stored, sys_flag = message.body, message.sys_flag
     message.open_body()
     parts = [message]

@@ -191,7 +191,7 @@ def iter_columns(
 def decode_rows(
     records: Sequence[PlainBuffer], *, columns: Sequence[str] | None = None, decompress: bool = False
 ) -> Iterator[Any]:
-    """Batches, as of `iter_columns`, of records that do not lie side by side, as a read of a queue gives them.
+    """Batches, as of `iter_columns`, of records that do not lie side by side: what a read of a queue gives.
 
     They are joined first, so a body is copied once more than by `read_columns`. CorruptRecordError
     tells of a record that does not decode.

@@ -7,7 +7,8 @@ Options, beside those of `offsets`:
 - tls, tlsConfig, accessKey, secretKey, securityToken: TLS by Java's tls.properties, and Java's signatures.
 - topic, topics, pattern, assign: what to read; {"topic": {"broker": [0, 1]}} for the last.
 - tags or sql: an expression that brokers filter by. keys: only messages with one of these keys.
-- minPartitions, maxRecordsPerPartition, pullsInFlight, readFromSlaves, decompress, failOnBadBody, failOnDataLoss.
+- minPartitions, maxRecordsPerPartition, pullsInFlight, readFromSlaves, decompress.
+- failOnBadBody, failOnDataLoss: what ends a query.
 
 A partition is one range of a queue, or several small ones of the same broker, so that a small query is few
 tasks.

@@ -6,8 +6,8 @@ is copied, tags and keys when their column is made.
 
 Records that no queue ever shows, half messages of the old form and rolled back ones, are left out.
 
-A body that cannot be read is a row with the body as it is stored, and with the reason in bodyError; a batch of
-which that is true is one row.
+A body that cannot be read is a row with the body as it is stored, and with the reason in bodyError. So is an
+inner batch that cannot be read: one row.
 
 An inner batch is unfolded by writing its messages as records of their own, behind one another with the
 records around it, which are then decoded as any others: there is one way to read a record. That copies the

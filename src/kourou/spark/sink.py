@@ -135,7 +135,7 @@ def _check_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
             raise ConfigError(f"column {name} is not known: there are {', '.join(_KINDS)}")
     if "delayLevel" in kinds and "deliverTime" in kinds:
         raise ConfigError("column deliverTime: it contradicts column delayLevel")
-    unused = frozenset() if _OF_BAD_BODIES <= kinds.keys() else _OF_BAD_BODIES
+    unused = frozenset() if kinds.keys() >= _OF_BAD_BODIES else _OF_BAD_BODIES
     return tuple(name for name in kinds if name in _KINDS and name not in unused)
 
 

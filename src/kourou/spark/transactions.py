@@ -62,7 +62,7 @@ class Half(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of a sink: its message, where it goes, and the system flag of a body that is compressed already."""
+    """A row of a sink: its message, where it goes, and the system flag of a body that is compressed."""
 
     message: Message
     queue_id: int | None = None

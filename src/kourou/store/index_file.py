@@ -15,8 +15,8 @@ they were made (yyyyMMddHHmmssSSS). A hash table with chains; big-endian:
 | 40+4*S        | 20*N | entries: key hash (4), physical offset (8), seconds since the first entry (4), |
 |               |      | number of the previous entry of the chain (4) |
 
-The first entry's own seconds tell nothing: Java counts them from the last entry of the file before, and sets the
-begin after it. Its time is the begin itself.
+The seconds of the first entry tell nothing: Java counts them from the last entry of the file before, and sets
+the begin of its own file after that. Its time is this begin.
 
 A key is `topic#key` for UNIQ_KEY and each of KEYS, `topic#T#tag` for TAGS; its hash is the absolute
 value of Java's String.hashCode, its slot that modulo S.
@@ -275,7 +275,7 @@ class IndexFile:
             self.mapping.sync()
 
     def store_ms(self, number: int, seconds: int) -> int:
-        """When the message of an entry was stored, as far as the file tells: the first's time is the begin."""
+        """When the message of an entry was stored, to the second; the first entry's time is the begin."""
         return self.begin_timestamp + (seconds * 1000 if number > 1 else 0)
 
     def covers_time(self, begin: int, end: int) -> bool:

@@ -1,8 +1,9 @@
 """audit: what is wrong, odd or large in a store, a cluster or an archive.
 
 Of a store first what `kourou store check` finds: CRCs, queues and index that do not agree with the log.
-Then, of any input, by Spark: gaps in queues, repeats by UNIQ_KEY, store times that go back, bodies that cannot
-be read, the time from born to stored, sizes and rates by topic and hour, the keys and hosts that come most.
+Then, of any input, by Spark: gaps in queues, repeats by UNIQ_KEY, store times that go back, bodies that
+cannot be read, the time from born to stored, sizes and rates by topic and hour, the keys and hosts that come
+most.
 """
 
 from __future__ import annotations
