@@ -1,4 +1,4 @@
-"""Bodies that nobody can read, in the tools: `store cat`, `tail`, a message sent again, the console's lists."""
+"""Bodies that nobody can read, in the tools: `store cat`, `tail`, a message sent again, the console."""
 
 from __future__ import annotations
 

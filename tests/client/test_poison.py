@@ -1,4 +1,4 @@
-"""One bad message, and nobody else notices: what a pull brings beside bodies that cannot be read, and bombs."""
+"""One bad message, and nobody else notices: pulls with bodies that cannot be read, and with bombs."""
 
 from __future__ import annotations
 
@@ -133,9 +133,10 @@ def reply_of(poison: Poison) -> tuple[bytes, str | None]:
     async def main() -> tuple[bytes, str | None]:
         future = requests._waiting["c"] = asyncio.get_running_loop().create_future()
         command = RemotingCommand(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, {
-            "producerGroup": "g", "topic": "t", "defaultTopic": "d", "defaultTopicQueueNums": "4", "queueId": "0",
-            "sysFlag": str(poison.sys_flag), "bornTimestamp": "0", "flag": "0", "storeTimestamp": "0",
-            "properties": "CORRELATION_ID\x01c\x02", "bornHost": "/127.0.0.1:1", "storeHost": "/127.0.0.1:2",
+            "producerGroup": "g", "topic": "t", "defaultTopic": "d", "defaultTopicQueueNums": "4",
+            "queueId": "0", "sysFlag": str(poison.sys_flag), "bornTimestamp": "0", "flag": "0",
+            "storeTimestamp": "0", "properties": "CORRELATION_ID\x01c\x02", "bornHost": "/127.0.0.1:1",
+            "storeHost": "/127.0.0.1:2",
         }, poison.body)  # fmt: skip
         on_reply(Connection({}), command)
         reply = await asyncio.wait_for(future, 5)

@@ -13,16 +13,19 @@ from fuzz import oracle
 from fuzz.corpus import recorded_frames
 from fuzz.frames import FrameFuzz
 from fuzz.mutate import mutate, mutate_text, overwrite
+from fuzz.poison import PoisonFuzz
 from fuzz.stores import StoreFuzz, templates
 from fuzz.texts import SQL_CORPUS, SQL_WORDS, TextFuzz
 from fuzz.watch import Findings, HangError, no_hang
 from kourou.broker import sql92
 from kourou.broker.handlers import statistics
+from kourou.message import codec, compression
+from kourou.message.compression import CompressionType
 from kourou.remoting import command
 from kourou.store import bulk_dispatch
 from kourou.store.dispatch import check_record
 
-FRAMES, FILES, TEXTS = 10_000, 250, 3000
+FRAMES, FILES, TEXTS, MESSAGES = 10_000, 250, 3000, 600
 
 
 def assert_well(findings: Findings) -> None:
@@ -56,6 +59,15 @@ def test_expressions() -> None:
     TextFuzz(1, findings).run_expressions(TEXTS)
     assert_well(findings)
     assert TEXTS * 0.1 < findings.counts["expressions refused"] < TEXTS * 0.9
+
+
+def test_messages_that_cannot_be_read() -> None:
+    findings = Findings()
+    PoisonFuzz(1, findings).run(MESSAGES)
+    assert_well(findings)
+    assert findings.counts["bad messages"] > MESSAGES / 10
+    assert findings.counts["honest messages"] > MESSAGES / 4
+    assert findings.counts["bodies read all the same"] > 0
 
 
 # What fuzzing finds, if it is there
@@ -122,6 +134,23 @@ def test_an_expression_that_fails_is_found() -> None:
         findings = Findings()
         TextFuzz(2, findings).run_expressions(TEXTS)
     assert "ValueError" in findings.report()
+
+
+def test_a_pull_that_gives_up_behind_bombs_is_found() -> None:
+    """It inflated 10 MiB of all its bodies, and gave the rest as they are stored."""
+    left = 10 << 20
+
+    def careless(body: bytes, kind: CompressionType, most_bytes: int = 1 << 28) -> bytes:
+        nonlocal left
+        plain = right(body, kind, min(left, most_bytes))
+        left = max(left - len(plain), 1)
+        return plain
+
+    right = compression.decompress
+    with mock.patch.object(codec, "decompress", careless):
+        findings = Findings()
+        PoisonFuzz(2, findings).run(200)
+    assert any(what.startswith("honest messages at") for what in findings.wrong)
 
 
 def test_a_hang_is_found() -> None:
