@@ -31,7 +31,7 @@ from support.records import simple_message
 
 HANG_S = 60.0
 RECORDS = 24  # of one pull
-BOMB_SIZES = (5 << 20,) * 40 + (80 << 20, 256 << 20, 257 << 20)
+BOMB_SIZES = (5 << 20,) * 250 + (80 << 20, 256 << 20, 257 << 20)
 LARGE_BYTES = 1 << 20
 PULL = "a pull"
 _UNWRAP = sysflag.INNER_BATCH | sysflag.NEED_UNWRAP
@@ -212,7 +212,12 @@ def _inflated(one: Sent) -> bytes:
 @cache
 def readers() -> dict[str, Callable[[bytes], Iterator[Given]]]:
     """Whoever reads bodies; Spark's rows where it is installed."""
-    found = {PULL: _pulled, "Arrow": _arrow, "Arrow of an opened pull": _opened_arrow, "cat": _cat}
+    found: dict[str, Callable[[bytes], Iterator[Given]]] = {
+        PULL: _pulled,
+        "Arrow": _arrow,
+        "Arrow of an opened pull": _opened_arrow,
+        "cat": _cat,
+    }
     try:
         from kourou.spark.rows import RowMaker
     except ImportError:
