@@ -9,9 +9,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-import lz4.frame
-from backports import zstd
-
 from kourou.message.compression import CompressionType
 from kourou.remoting.codes import RequestCode
 from kourou.remoting.command import RemotingCommand
@@ -52,20 +49,6 @@ def ask_and_do_not_read(port: int, topic: str, requests: int = 3000) -> socket.s
         for number in range(requests):
             peer.sendall(asks[number % 2].encode())
     return peer
-
-
-def bomb(kind: CompressionType, size_bytes: int) -> bytes:
-    """A body that inflates to so many bytes."""
-    piece, pieces = bytes(1 << 20), size_bytes >> 20
-    if kind is CompressionType.ZLIB:
-        deflater = zlib.compressobj(9)
-        return b"".join(deflater.compress(piece) for _ in range(pieces)) + deflater.flush()
-    if kind is CompressionType.LZ4:
-        lz4_deflater = lz4.frame.LZ4FrameCompressor()
-        parts = [lz4_deflater.begin(), *(lz4_deflater.compress(piece) for _ in range(pieces))]
-        return b"".join(parts) + bytes(lz4_deflater.flush())
-    zstd_deflater = zstd.ZstdCompressor()
-    return b"".join(zstd_deflater.compress(piece) for _ in range(pieces)) + zstd_deflater.flush()
 
 
 def send_bomb(kind: CompressionType, body: bytes, topic: str) -> RemotingCommand:

@@ -15,13 +15,11 @@ import pytest
 from chaos import mounts, peers
 from chaos.mounts import needs_mounts
 from chaos.nodes import Node, broker, name_server, started, until
-from kourou.client import received
-from kourou.message.codec import StoredMessage, encode
 from kourou.message.compression import CompressionType
 from kourou.remoting.codes import RequestCode, ResponseCode
 from kourou.remoting.command import RemotingCommand
-from kourou.remoting.lenient_json import MessageQueue
 from support.broker import Peer, heartbeat, pull_request, send_request
+from support.poison import bomb
 from support.wire import Caller
 
 HOUR_S = 3600
@@ -309,7 +307,7 @@ def test_bodies_that_inflate_cost_a_broker_nothing(tmp_path: Path) -> None:
         node.create_topic("t", 1)
         before = node.resident_bytes()
         for kind in CompressionType:
-            body = peers.bomb(kind, GIGABYTE if kind is CompressionType.ZSTD else GIGABYTE // 4)
+            body = bomb(kind, GIGABYTE if kind is CompressionType.ZSTD else GIGABYTE // 4)
             answer = node_call(node, peers.send_bomb(kind, body, "t"))
             assert answer.code == ResponseCode.SUCCESS, answer
         pull = pull_request("t", subscription="a > 1 OR UNIQ_KEY IS NOT NULL", expressionType="SQL92")
@@ -340,23 +338,10 @@ except CorruptRecordError as error:
 @pytest.mark.parametrize("kind", list(CompressionType))
 def test_a_body_that_inflates_costs_a_client_what_is_allowed(kind: CompressionType) -> None:
     """Given a body that inflates to a gigabyte, then a process that may have little more memory says so."""
-    body = peers.bomb(kind, GIGABYTE)
+    body = bomb(kind, GIGABYTE)
     command = [sys.executable, "-c", PROGRAM, str(GIGABYTE + (GIGABYTE >> 1)), kind.name]
     done = subprocess.run(command, input=body, capture_output=True, check=False, timeout=60)
-    assert done.stdout == b"compressed body is cut short or larger than allowed\n", done.stderr.decode()
-
-
-def test_bodies_that_inflate_together_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Given a pull whose messages inflate to more than one may have, then the first are given as they were
-    sent, the others as they are stored, and none is left out."""
-    monkeypatch.setattr(received, "MAX_INFLATED_BYTES", 10 << 20)
-    body, flag = peers.bomb(CompressionType.ZSTD, 4 << 20), CompressionType.ZSTD.sys_flag
-    stored = StoredMessage("t", 0, 0, 0, body, "", 0, flag, 0, bytes(8), 0, bytes(8), 0, 0, 0, 0, 0)
-    record = encode(stored)
-    batch = received.MessageBatch(MessageQueue("t", "broker-a", 0), record * 32, 0, 32)
-    sizes = [len(message.body) for message in batch.messages]
-    assert sizes == [4 << 20, 4 << 20] + [len(body)] * 30
-    assert [bool(message.sys_flag & flag) for message in batch.messages] == [False] * 2 + [True] * 30
+    assert done.stdout == b"body inflates to more than 268435456 bytes\n", done.stderr.decode()
 
 
 def node_call(node: Node, request: RemotingCommand) -> RemotingCommand:

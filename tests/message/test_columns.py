@@ -14,6 +14,7 @@ from kourou.errors import CorruptRecordError
 from kourou.message import CompressionType, compress, decode_properties
 from kourou.message.codec import encode
 from support import golden
+from support.poison import BAD_BATCHES, POISON
 from support.records import (
     as_row,
     blank,
@@ -277,16 +278,47 @@ def test_compressed_bodies_come_as_stored_or_as_sent():
     sent = columns.read_columns(log, columns=["body"], decompress=True).batch.column(0).to_pylist()
     assert stored == [message.body for message in messages]
     assert sent == [b"as it is", *plain * 3]
-    assert columns.decode_rows([encode(messages[-1])], decompress=True)["body"].to_pylist() == [plain[-1]]
+    (batch,) = columns.decode_rows([encode(messages[-1])], decompress=True)
+    assert batch["body"].to_pylist() == [plain[-1]]
 
 
-def test_a_body_that_does_not_decompress_raises_and_says_where_it_lies():
-    log = log_of(
-        simple_message(), simple_message(b"junk", sys_flag=CompressionType.ZLIB.sys_flag, physical_offset=77)
-    )
-    with pytest.raises(CorruptRecordError, match="physical offset 77"):
-        columns.read_columns(log, decompress=True)
-    assert columns.read_columns(log, columns=["queue_id"], decompress=True).batch.num_rows == 2
+@pytest.mark.parametrize("name", [*POISON, *BAD_BATCHES])
+def test_a_body_that_cannot_be_read_stays_as_it_is_and_says_why(name):
+    """It raised, and whoever read its topic read nothing."""
+    flag, stored, why = (POISON | BAD_BATCHES)[name]
+    good = compressed(b"sent " * 50, CompressionType.LZ4)
+    log = log_of(good, simple_message(stored, sys_flag=flag), good)
+    batch = columns.read_columns(log, columns=["body", "body_error"], decompress=True).batch
+    assert batch["body"].to_pylist() == [b"sent " * 50, stored, b"sent " * 50]
+    first, error, last = batch["body_error"].to_pylist()
+    assert (first, last) == (None, None)
+    assert error.startswith(why)
+    alone = columns.read_columns(log, columns=["body_error"], decompress=True).batch
+    assert alone["body_error"].to_pylist() == [None, error, None]
+    assert columns.read_columns(log, columns=["body_error"]).batch["body_error"].null_count == 3
+
+
+@pytest.mark.parametrize("kind", CompressionType)
+def test_a_bomb_costs_its_own_row(kind, monkeypatch):
+    monkeypatch.setattr(columns.decompress_body, "__defaults__", (100_000,))
+    bomb, good = compressed(bytes(100_001), kind), compressed(b"good", kind)
+    batch = columns.read_columns(log_of(bomb, good, bomb), decompress=True).batch
+    assert batch["body"].to_pylist() == [bomb.body, b"good", bomb.body]
+    assert batch["body_error"].to_pylist() == [
+        "body inflates to more than 100000 bytes", None, "body inflates to more than 100000 bytes",
+    ]  # fmt: skip
+
+
+def test_the_largest_bodies_stay_as_they_are_where_all_would_be_too_many():
+    sizes = [50_000, 7, 60_000, 40_000, 90]
+    log = log_of(*(compressed(bytes(size), CompressionType.ZSTD) for size in sizes))
+    batch = columns.read_columns(log, decompress=True, most_inflated=95_000).batch
+    read = [
+        len(body) for body, error in zip(*(batch[name].to_pylist() for name in ("body", "body_error")))
+        if error is None
+    ]  # fmt: skip
+    assert read == [50_000, 7, 40_000, 90]
+    assert batch["body_error"].to_pylist()[2] == "body inflates to 60000 bytes: too many for one batch"
 
 
 def test_batches_stay_small_although_bodies_decompress_to_much():
@@ -330,11 +362,11 @@ def test_rows_are_chosen_by_topic_and_by_fixed_fields():
 
 def test_rows_come_from_records_that_do_not_lie_side_by_side():
     messages = [simple_message(b"a"), simple_message(b"b", "TAGS\x01TagA\x02")]
-    batch = columns.decode_rows([memoryview(encode(message)) for message in messages])
+    (batch,) = columns.decode_rows([memoryview(encode(message)) for message in messages])
     assert rows_of(batch) == [as_row(message) for message in decode_all(log_of(*messages))[0]]
-    assert columns.decode_rows([], columns=["body"]).num_rows == 0
+    assert [batch.num_rows for batch in columns.decode_rows([], columns=["body"])] == [0]
     with pytest.raises(CorruptRecordError, match="unknown magic"):
-        columns.decode_rows([encode(messages[0]), b"no record at all"])
+        list(columns.decode_rows([encode(messages[0]), b"no record at all"]))
 
 
 def test_offsets_are_checked_where_it_is_known_where_the_buffer_lies():

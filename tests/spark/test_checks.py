@@ -12,7 +12,7 @@ from kourou.spark import answer_checks
 from kourou.spark.channel import NetSettings, close_channels
 from kourou.spark.cluster import ClusterView
 from kourou.spark.send import BatchSender
-from kourou.spark.transactions import TransactionLog, send_halves
+from kourou.spark.transactions import Row, TransactionLog, send_halves
 from kourou.testing import Cluster
 
 TIMEOUT_S = 60
@@ -28,9 +28,7 @@ def view(tmp_path):
 
 
 def halves_of(view, batch, count):
-    rows = [
-        (Message("target", b"h", {"UNIQ_KEY": f"{batch:016X}{n:016X}"}), None, None) for n in range(count)
-    ]
+    rows = [Row(Message("target", b"h", {"UNIQ_KEY": f"{batch:016X}{n:016X}"})) for n in range(count)]
     return list(send_halves(BatchSender(view, group="tx"), rows, "tx", f"the-query/{batch}"))
 
 

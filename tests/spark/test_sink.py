@@ -215,11 +215,11 @@ def test_a_crash_before_the_decision_shows_nothing_of_the_first_try(spark, clust
 def test_a_commit_goes_on_with_what_is_not_visible(cluster, topic, tmp_path):
     from kourou.message import Message
     from kourou.spark.send import BatchSender
-    from kourou.spark.transactions import send_halves
+    from kourou.spark.transactions import Row, send_halves
 
     view = ClusterView(cluster.namesrv, NetSettings())
     sender = BatchSender(view, group="tx")
-    rows = [(Message(topic, b"h%d" % n, {"UNIQ_KEY": f"{n:032X}"}), None, None) for n in range(10)]
+    rows = [Row(Message(topic, b"h%d" % n, {"UNIQ_KEY": f"{n:032X}"})) for n in range(10)]
     halves = list(send_halves(sender, rows, "tx", "query/3"))
     assert visible(view, topic) == 0
     log = TransactionLog(str(tmp_path))

@@ -54,6 +54,7 @@ def expected_row(record, inner):
         "flag": record["flag"],
         "reconsumeTimes": record["reconsumeTimes"],
         "transactionOffset": record["preparedTransactionOffset"],
+        "bodyError": None,
     }
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kourou.console.store_index import walk_chains
 from kourou.errors import StoreError
 from kourou.message.properties import java_hash
 from kourou.store.config import MessageStoreConfig
@@ -28,8 +29,11 @@ from kourou.store.index_file import (
     key_hash,
     key_prefixes,
 )
+from kourou.store.offline import StoreDirectory
+from kourou.store.offline.check import check
+from kourou.store.offline.index_report import look_up
 from support.fault_disk import FaultDisk
-from support.store import START_MS, ManualClock, files_below, small_config
+from support.store import START_MS, ManualClock, files_below, message, open_store, put, small_config
 
 TOPIC = "topic"
 
@@ -319,6 +323,7 @@ def test_the_newest_come_first(config: MessageStoreConfig, clock: ManualClock) -
     begin=st.integers(-1, 31),
     length=st.integers(0, 32),
 )
+@example(times=[0] * 19 + [1], begin=0, length=1)
 def test_a_range_of_times_over_several_files(
     tmp_path_factory: pytest.TempPathFactory, times: list[int], begin: int, length: int
 ) -> None:
@@ -332,6 +337,24 @@ def test_a_range_of_times_over_several_files(
     expected = [n for n, second in enumerate(times) if begin <= second <= begin + length]
     assert found == expected[::-1][: config.max_msgs_num_batch]
     index.close()
+
+
+def test_every_reader_has_the_time_of_the_first_entry_of_a_file(tmp_path: Path) -> None:
+    """Java counts its seconds from the file before: added to the begin of its own file they are too many."""
+    clock = ManualClock()
+    config = small_config(tmp_path, max_hash_slot_num=3, max_index_num=5)
+    with open_store(config, clock=clock) as store:
+        for _ in range(4 * 3):
+            put(store, message(TOPIC, KEYS="k"))
+            clock.advance(7000)
+        times = [START_MS + number * 7000 for number in range(4 * 3)]
+        store.index.write_pending()
+        assert [len(store.index.query(TOPIC, "k", 9, time, time)) for time in times] == [1] * len(times)
+    with StoreDirectory.open(tmp_path / "store", config) as directory:
+        assert [entry["storeTimestamp"] for entry in look_up(directory, TOPIC, "k")] == times[::-1]
+        links = [link for chain in walk_chains(directory, TOPIC, "k") for link in chain.links]
+        assert [link.store_ms for link in links] == times[::-1]
+        assert check(directory).findings == []
 
 
 def test_a_store_time_is_kept_in_whole_seconds(config: MessageStoreConfig, clock: ManualClock) -> None:

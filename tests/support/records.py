@@ -151,4 +151,5 @@ def as_row(message: StoredMessage) -> dict[str, Any]:
         "tags": message.properties.get(TAGS),
         "keys": message.properties.get(KEYS),
         "uniq_key": message.properties.get(UNIQ_KEY),
+        "body_error": None,
     }

@@ -48,13 +48,14 @@ def send(
     queue: int | None = None,
     queues: int = 4,
     properties: Callable[[int], dict[str, str]] = lambda number: {},
+    sys_flag: Callable[[int], int] = lambda number: 0,
     brokers: Sequence[int] = (0,),
 ) -> None:
     """Send messages to the brokers of a kourou.testing.Cluster in turn, queue after queue."""
     for number, body in enumerate(bodies):
         fields = {
             "a": "tests", "b": topic, "c": "TBW102", "d": "4",
-            "e": str(number // len(brokers) % queues if queue is None else queue), "f": "0",
+            "e": str(number // len(brokers) % queues if queue is None else queue), "f": str(sys_flag(number)),
             "g": str(time.time_ns() // 1_000_000), "h": "0", "i": encode_properties(properties(number)),
             "j": "0", "k": "false", "m": "false",
         }  # fmt: skip

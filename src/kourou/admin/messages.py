@@ -69,6 +69,8 @@ class Messages:
     async def resend(self, topic: str, message_id: str) -> SendReceipt:
         """Send a message again, as a new one with the same body and properties."""
         found = await self.by_id(topic, message_id)
+        if found.body_error is not None:
+            raise AdminError(f"{message_id} is not sent again, its body cannot be read: {found.body_error}")
         properties = {key: value for key, value in found.properties.items() if key not in _OF_THE_WAY}
         return await self.send(Message(topic, bytes(found.body), properties, found.flag))
 

@@ -100,6 +100,8 @@ def print_message(message: ReceivedMessage, form: BodyForm, *, as_json: bool) ->
     if message.keys:
         parts.append(f"keys={','.join(message.keys)}")
     typer.secho(printable("  ".join(parts)), fg=typer.colors.CYAN)
+    if message.body_error is not None:
+        typer.secho(printable(message.body_error), fg=typer.colors.RED)
     typer.echo(pretty_body(bytes(message.body), form))
 
 

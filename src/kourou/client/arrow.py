@@ -1,6 +1,8 @@
 """Pulled batches as Arrow columns: no Python object for any message (extra `arrow`).
 
-The columns are those of `kourou.message.columns`, and `broker_name`. Bodies are as they were sent.
+The columns are those of `kourou.message.columns`, and `broker_name`. Bodies are as they were sent; one that
+cannot be read is as it is stored, and `body_error` says why. So are the largest, where all bodies of a batch
+would take more memory than a pull may.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kourou.client.received import MessageBatch
+from kourou.client.received import MAX_INFLATED_BYTES, MessageBatch
 from kourou.errors import CorruptRecordError
 from kourou.message import columns as message_columns
 from kourou.message import scan, sysflag
 from kourou.message.codec import encode
+from kourou.message.compression import MAX_DECOMPRESSED_BYTES
 
 BROKER_NAME = "broker_name"
 
@@ -55,7 +58,10 @@ def to_arrow(batches: Sequence[MessageBatch], columns: Sequence[str] | None = No
 
 
 def _read(bodies: Sequence[bytes], columns: Sequence[str]) -> Any:
-    rows, stop = message_columns.read_columns(b"".join(bodies), columns=columns, decompress=True)
+    rows, stop = message_columns.read_columns(
+        b"".join(bodies), columns=columns, decompress=True,
+        most_inflated=MAX_DECOMPRESSED_BYTES + len(bodies) * MAX_INFLATED_BYTES,
+    )  # fmt: skip
     if stop.reason != scan.END:
         raise CorruptRecordError(f"{stop.reason} in what was pulled: {stop.detail}")
     return rows
@@ -67,4 +73,4 @@ def _names(columns: Sequence[str] | None) -> list[str]:
 
 def _unfolded(batch: MessageBatch) -> bytes:
     """The messages of a batch as records: those of inner batches one by one, those of other tags left out."""
-    return b"".join(encode(message) for message in batch.messages)
+    return b"".join(encode(message.packed()) for message in batch.messages)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, overload
 
 from kourou.client.namespace import unwrap
@@ -18,7 +18,7 @@ from kourou.errors import CorruptRecordError
 from kourou.message import properties as names
 from kourou.message import sysflag
 from kourou.message.codec import StoredMessage, decode
-from kourou.message.compression import MAX_DECOMPRESSED_BYTES, CompressionType, decompress
+from kourou.message.compression import MAX_MESSAGE_BYTES, CompressionType, compress, decompress
 from kourou.message.topics import RETRY_PREFIX
 from kourou.remoting.lenient_json import MessageQueue
 
@@ -29,9 +29,13 @@ log = logging.getLogger(__name__)
 
 _NO_QUEUE = MessageQueue("", "", 0)
 _SIZE = struct.Struct(">i")
-# What the bodies of one pull may inflate to, together. The 256 KiB that one brings make half of it in ZLIB.
-MAX_INFLATED_BYTES = 512 * 1024 * 1024
+# The largest inflated body that is kept, and how much is kept of all bodies of one pull. Any other body is
+# inflated each time it is asked for: it can be read whatever came with it, and takes no memory meanwhile.
+MAX_KEPT_BYTES = MAX_MESSAGE_BYTES
+MAX_INFLATED_BYTES = 16 * MAX_MESSAGE_BYTES
 _UNWRAP = sysflag.INNER_BATCH | sysflag.NEED_UNWRAP
+_COMPRESSION = sysflag.COMPRESSED | sysflag.COMPRESSION_MASK
+_TO_OPEN = sysflag.COMPRESSED | sysflag.INNER_BATCH
 
 
 class ReconsumeLater(Exception):
@@ -49,9 +53,31 @@ class ReceivedMessage(StoredMessage):
     """A message from a broker: the body is as it was sent, and `topic` is where it was sent to.
 
     `queue` is where it was read: for one that comes again, a queue of the group's retry topic.
+
+    A body that cannot be read is as it is stored, and `body_error` says why: it does not decompress, inflates
+    to more than 256 MiB, or should be a batch and is none. Such a message does not stop its queue.
     """
 
     queue: MessageQueue = _NO_QUEUE
+    body_error: str | None = None
+
+    def open_body(self) -> None:
+        """Read the body as it was sent, or say why that cannot be."""
+        try:
+            self.body = self.decompressed_body
+        except CorruptRecordError as error:
+            self.fail(error)
+        else:
+            self.sys_flag &= ~_COMPRESSION
+
+    def fail(self, error: CorruptRecordError) -> None:
+        """The body cannot be read."""
+        self.body_error = str(error)  # not the error, which holds what was inflated
+        log.error("the body of %s cannot be read: %s", self.message_id, self.body_error)
+
+    def packed(self) -> ReceivedMessage:
+        """The message with its body as it is kept; the system flag tells how that is compressed."""
+        return self
 
     @property
     def tags(self) -> str | None:
@@ -73,6 +99,52 @@ class ReceivedMessage(StoredMessage):
         """The id of the transaction that sent it."""
         is_of_transaction = self.properties.get(names.TRANSACTION_PREPARED) == "true"
         return self.properties.get(names.UNIQ_KEY) if is_of_transaction else None
+
+
+_body_slot: Any = StoredMessage.__dict__["body"]
+_kept_body = _body_slot.__get__
+
+
+def held_bytes(messages: Iterable[ReceivedMessage]) -> int:
+    """The memory that the bodies of messages take. Hot."""
+    return sum(map(len, map(_kept_body, messages)))
+
+
+class _Packed(ReceivedMessage):
+    """A message whose body is kept compressed, and inflated each time it is asked for."""
+
+    __slots__ = ("_kind",)
+    _kind: CompressionType | None  # of the body that is kept; None where it was set by the application
+
+    @classmethod
+    def of(cls, message: ReceivedMessage, body: bytes | memoryview, kind: CompressionType) -> _Packed:
+        """A message that was read, with its body compressed."""
+        packed = cls(**_fields(message, body=body))
+        packed._kind = kind
+        return packed
+
+    @property
+    def body(self) -> bytes | memoryview:
+        """The body as it was sent."""
+        body: bytes | memoryview = _kept_body(self)
+        return body if self._kind is None else decompress(body, self._kind)
+
+    @body.setter
+    def body(self, body: bytes | memoryview) -> None:
+        _body_slot.__set__(self, body)
+        self._kind = None
+
+    def packed(self) -> ReceivedMessage:
+        """The message with its body as it is kept; the system flag tells how that is compressed."""
+        flag = self.sys_flag | (0 if self._kind is None else self._kind.sys_flag)
+        return ReceivedMessage(**_fields(self, body=_kept_body(self), sys_flag=flag))
+
+
+def _fields(message: ReceivedMessage, **others: Any) -> dict[str, Any]:
+    return {
+        field.name: others[field.name] if field.name in others else getattr(message, field.name)
+        for field in fields(ReceivedMessage)
+    }
 
 
 class MessageBatch(Sequence[ReceivedMessage]):
@@ -158,12 +230,9 @@ class MessageBatch(Sequence[ReceivedMessage]):
         for at in self._starts():
             message = decode(view, at, into=ReceivedMessage)
             message.queue = queue
-            if message.sys_flag & sysflag.COMPRESSED:
-                _decompress(message, left_bytes)
-                left_bytes = max(left_bytes - len(message.body), 1)
             parts = [message]
-            if message.sys_flag & _UNWRAP == _UNWRAP:
-                parts = _unwrap(message)
+            if message.sys_flag & _TO_OPEN:
+                parts, left_bytes = _open(message, left_bytes)
             for part in parts:
                 if wanted is not None and part.tags not in wanted:
                     continue
@@ -197,16 +266,28 @@ class MessageBatch(Sequence[ReceivedMessage]):
         return iter(self.messages)
 
 
-def _decompress(message: ReceivedMessage, most_bytes: int) -> None:
-    """Give a message the body that was sent. One that does not decompress stays as it is, and says so by its
-    system flag: a message that nobody can read must not stop its queue."""
-    most_bytes = min(most_bytes, MAX_DECOMPRESSED_BYTES)
-    try:
-        message.body = decompress(message.body, CompressionType.of_sys_flag(message.sys_flag), most_bytes)
-    except CorruptRecordError as error:
-        log.error("the body of %s does not decompress: %s", message.message_id, error)
-        return
-    message.sys_flag &= ~(sysflag.COMPRESSED | sysflag.COMPRESSION_MASK)
+def _open(message: ReceivedMessage, left_bytes: int) -> tuple[list[ReceivedMessage], int]:
+    """A message with its body as it was sent, or those of an inner batch; and how much may still be kept."""
+    stored, sys_flag = message.body, message.sys_flag
+    message.open_body()
+    parts = [message]
+    if message.body_error is None and sys_flag & _UNWRAP == _UNWRAP:
+        try:
+            parts = _unwrap(message)
+        except CorruptRecordError as error:
+            message.body, message.sys_flag = stored, sys_flag
+            message.fail(error)
+    if message.body_error is not None or not sys_flag & sysflag.COMPRESSED:
+        return parts, left_bytes
+    for number, part in enumerate(parts):
+        if len(part.body) <= min(left_bytes, MAX_KEPT_BYTES):
+            left_bytes -= len(part.body)
+        elif part is message:
+            parts[number] = _Packed.of(part, stored, CompressionType.of_sys_flag(sys_flag))
+        else:
+            kind = CompressionType.ZSTD
+            parts[number] = _Packed.of(part, compress(part.body, kind, level=1), kind)
+    return parts, left_bytes
 
 
 def _unwrap(outer: ReceivedMessage) -> list[ReceivedMessage]:

@@ -16,10 +16,9 @@ from typing import Protocol
 
 from kourou.client.core import ClientError
 from kourou.client.received import ReceivedMessage
-from kourou.message import Message, parse_host, sysflag
+from kourou.message import Message, parse_host
 from kourou.message import properties as names
 from kourou.message.codec import MAGIC_V1, body_crc
-from kourou.message.compression import CompressionType, decompress
 from kourou.message.properties import decode_properties
 from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
@@ -97,8 +96,6 @@ def on_reply(connection: Connection, request: RemotingCommand) -> RemotingComman
     properties = decode_properties(header.properties)
     properties[names.ARRIVE_TIME] = str(time.time_ns() // 1_000_000)
     body = bytes(request.body or b"")
-    if header.sys_flag & sysflag.COMPRESSED:
-        body = decompress(body, CompressionType.of_sys_flag(header.sys_flag))
     reply = ReceivedMessage(
         topic=header.topic,
         queue_id=header.queue_id,
@@ -107,7 +104,7 @@ def on_reply(connection: Connection, request: RemotingCommand) -> RemotingComman
         body=body,
         properties_raw=header.properties,
         flag=header.flag,
-        sys_flag=header.sys_flag & ~(sysflag.COMPRESSED | sysflag.COMPRESSION_MASK),
+        sys_flag=header.sys_flag,
         born_timestamp=header.born_timestamp,
         born_host=_pack(header.born_host),
         store_timestamp=header.store_timestamp,
@@ -124,6 +121,7 @@ def on_reply(connection: Connection, request: RemotingCommand) -> RemotingComman
     if future is None or future.done():
         log.warning("a reply of %s came for which nobody waits: it is too late, or not ours", connection.peer)
     else:
+        reply.open_body()
         future.set_result(reply)
     return request.response()
 

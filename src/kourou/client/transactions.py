@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 # Under way at once; a broker asks again for what is left out. Java's checkRequestHoldMax is the same.
 MAX_CHECKS = 2000
 
-_COMPRESSION = sysflag.COMPRESSED | sysflag.COMPRESSION_MASK
 
 _M = TypeVar("_M", bound=Message | ReceivedMessage)
 _Sent = TypeVar("_Sent", bound=Message)
@@ -157,7 +156,7 @@ def _on_check(groups: dict[str, Checks], connection: Connection, request: Remoti
     """CHECK_TRANSACTION_STATE (39). Nobody waits for an answer to it: END_TRANSACTION is sent later."""
     header = CheckTransactionState.read(request)
     message = decode(request.body or b"", into=ReceivedMessage)
-    message.body, message.sys_flag = message.decompressed_body, message.sys_flag & ~_COMPRESSION
+    message.open_body()
     message.queue = MessageQueue(message.topic, header.bname or "", message.queue_id)
     group = message.properties.get(properties.PRODUCER_GROUP)
     checks = groups.get(group or "")

@@ -12,7 +12,7 @@ import orjson
 
 from kourou.admin import Admin
 from kourou.client.consumer import Sql
-from kourou.client.received import ReceivedMessage
+from kourou.client.received import ReceivedMessage, held_bytes
 from kourou.console.view import message_url
 from kourou.errors import KourouError
 from kourou.message import properties as names
@@ -70,7 +70,7 @@ async def browse(
                 async for message in admin.messages.read(queue, start, high, wanted):
                     if end_ms is None or message.store_timestamp <= end_ms:
                         found.messages.append(message)
-                        left_bytes -= len(message.body)
+                        left_bytes -= held_bytes([message])
                         count += 1
                 high = start
 
@@ -96,7 +96,7 @@ async def browse(
 
 def row_of(message: ReceivedMessage) -> dict[str, Any]:
     """A message as a row of a table."""
-    topic = message.queue.topic or message.topic
+    topic, body = message.queue.topic or message.topic, message.body
     return {
         "id": message.offset_message_id,
         "message": message.message_id,
@@ -107,8 +107,8 @@ def row_of(message: ReceivedMessage) -> dict[str, Any]:
         "queue": message.queue_id,
         "offset": message.queue_offset,
         "stored": message.store_timestamp,
-        "size": len(message.body),
-        "body": preview(bytes(message.body[: PREVIEW_CHARACTERS * 4])),
+        "size": len(body),
+        "body": message.body_error or preview(bytes(body[: PREVIEW_CHARACTERS * 4])),
         "broker": message.broker_name,
     }
 
@@ -172,6 +172,7 @@ def as_json(message: ReceivedMessage) -> dict[str, Any]:
         "bornTimestamp": message.born_timestamp,
         "reconsumeTimes": message.reconsume_times,
         "properties": dict(message.properties),
+        **({} if message.body_error is None else {"bodyError": message.body_error}),
         **content,
     }
 

@@ -78,7 +78,7 @@ def walk_chains(store: StoreDirectory, topic: str, key: str, *, is_tag: bool = F
             links.append(
                 Link(
                     number, int(entry["hash"]), offset,
-                    file.begin_timestamp + int(entry["seconds"]) * 1000, previous, is_same,
+                    file.store_ms(number, int(entry["seconds"])), previous, is_same,
                     is_same and _has(store, offset, topic, key, is_tag),
                 )
             )  # fmt: skip

@@ -283,6 +283,7 @@ CHINESE: dict[str, str] = {
     "Tries": "重试次数",
     "Text": "文本",
     "The body is empty": "消息体为空",
+    "The body cannot be read: {error}": "消息体无法读取：{error}",
     "The first {size}": "仅显示前 {size}",
     "Download": "下载",
     "Who has consumed it": "消费情况",

@@ -141,7 +141,7 @@ class StoredMessage:
 
     @property
     def decompressed_body(self) -> bytes | memoryview:
-        """The body as it was sent."""
+        """The body as it was sent; CorruptRecordError where it cannot be read."""
         kind = self.compression
         return self.body if kind is None else decompress(self.body, kind)
 

@@ -17,13 +17,16 @@ for, and no other, is made for all rows at once:
 - addresses: each distinct one is formatted once.
 
 A row is a record as `codec.decode` reads it: same fields, same rules for damaged properties and for
-bytes that are no UTF-8, same refusals. An inner batch is one row.
+bytes that are no UTF-8, same refusals. An inner batch is one row. Where bodies are asked for as they were
+sent, one that cannot be read stays as it is stored, and `body_error` says why; it is null for all others.
 """
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -35,6 +38,7 @@ from numpy.typing import NDArray
 from kourou.errors import CorruptRecordError
 from kourou.message import properties as names
 from kourou.message import scan, sysflag
+from kourou.message.batch import iter_batch
 from kourou.message.codec import Buffer as PlainBuffer
 from kourou.message.compression import CompressionType
 from kourou.message.compression import decompress as decompress_body
@@ -72,6 +76,7 @@ SCHEMA = pa.schema(
         "properties": pa.map_(pa.string(), pa.string()),
         "properties_raw": pa.string(),
         "magic": pa.int32(),
+        "body_error": pa.string(),
     }
 )
 
@@ -123,6 +128,7 @@ def read_columns(
     columns: Sequence[str] | None = None,
     base_offset: int | None = None,
     decompress: bool = False,
+    most_inflated: int = MAX_COLUMN_BYTES,
     check_crc: bool = False,
     topics: Collection[str] | None = None,
     where: Where | None = None,
@@ -132,7 +138,8 @@ def read_columns(
     columns: the names to make columns of, in this order; all of SCHEMA by default.
     base_offset: the physical offset of the buffer's first byte. Where given, the scan stops at a record
         that says another physical offset than that at which it lies.
-    decompress: bodies as they were sent; a body that does not decompress raises CorruptRecordError.
+    decompress: bodies as they were sent; one that cannot be read as it is stored, and why in `body_error`.
+    most_inflated: to so many bytes, in all; beyond it the largest stay as they are stored, and say so.
     check_crc: stop at a record whose body has another CRC than it says. Costs a pass over all bodies.
     topics: only records of these topics.
     where: a function from the fixed fields (an array of scan.HEADER) to a mask of the rows to keep.
@@ -142,10 +149,7 @@ def read_columns(
     """
     reader = _Reader(buffer, columns, base_offset, decompress, check_crc, topics, where)
     records, stop = reader.select(start, end)
-    batch = reader.make_batch(records, MAX_COLUMN_BYTES)
-    if batch.num_rows < len(records):
-        raise ValueError("one batch cannot hold more than 2 GiB: use iter_columns")
-    return ColumnBatch(batch, stop)
+    return ColumnBatch(reader.make_batch(records, most_inflated, whole=True), stop)
 
 
 def iter_columns(
@@ -165,7 +169,7 @@ def iter_columns(
     """As `read_columns`, in batches that are made one by one as they are asked for.
 
     A batch holds no more than rows_per_batch rows; it covers about bytes_per_batch of the log, and with
-    `decompress` its bodies have about that size in all (the last record may go beyond). The last batch
+    `decompress` its inflated bodies have that size in all (but a first one of more). The last batch
     says why the scan stopped, and alone may be empty.
     """
     reader = _Reader(buffer, columns, base_offset, decompress, check_crc, topics, where)
@@ -186,16 +190,16 @@ def iter_columns(
 
 def decode_rows(
     records: Sequence[PlainBuffer], *, columns: Sequence[str] | None = None, decompress: bool = False
-) -> Any:
-    """A batch of records that do not lie side by side, as a read of a queue gives them.
+) -> Iterator[Any]:
+    """Batches, as of `iter_columns`, of records that do not lie side by side: what a read of a queue gives.
 
     They are joined first, so a body is copied once more than by `read_columns`. CorruptRecordError
     tells of a record that does not decode.
     """
-    batch, stop = read_columns(b"".join(records), columns=columns, decompress=decompress)
-    if stop.reason != scan.END:
-        raise CorruptRecordError(f"{stop.reason}: {stop.detail}" if stop.detail else stop.reason)
-    return batch
+    for batch, stop in iter_columns(b"".join(records), columns=columns, decompress=decompress):
+        if stop.reason not in (scan.END, MORE):
+            raise CorruptRecordError(f"{stop.reason}: {stop.detail}" if stop.detail else stop.reason)
+        yield batch
 
 
 class _Reader:
@@ -214,7 +218,7 @@ class _Reader:
         self._view = memoryview(buffer)
         self._schema = schema(columns)
         self._base_offset = base_offset
-        self._decompress = decompress and "body" in self._schema.names
+        self._decompress = decompress and not {"body", "body_error"}.isdisjoint(self._schema.names)
         self._check_crc = check_crc
         self._topics = topics
         self._where = where
@@ -237,47 +241,82 @@ class _Reader:
             return None
         return _road.of_topics(self._view, found, self._topics)
 
-    def make_batch(self, records: Records, max_bytes: int) -> Any:
-        """The first of these rows, as many as max_bytes of decompressed bodies allow, but at least one."""
+    def make_batch(self, records: Records, max_bytes: int, *, whole: bool = False) -> Any:
+        """The first of these rows, as many as max_bytes of inflated bodies allow, but at least one.
+
+        The whole of them where that is asked for: then the largest bodies beyond max_bytes are not inflated.
+        """
         if len(records) == 0:
             return pa.RecordBatch.from_pylist([], self._schema)
         span = int(records.positions[-1] + records.sizes[-1] - records.positions[0])
         if span > MAX_COLUMN_BYTES:
             raise ValueError("one batch cannot span more than 2 GiB of the log: use iter_columns")
-        sent_bodies: dict[int, bytes] = {}
+        bodies = _SentBodies()
         if self._decompress:
-            sent_bodies, count = self._decompress_bodies(records, min(max_bytes, MAX_COLUMN_BYTES - span))
-            records = records[:count]
-        rows = _road.rows(scan.as_array(self._view), records, sent_bodies)
+            bodies = self._read_bodies(records, min(max_bytes, MAX_COLUMN_BYTES - span), whole)
+            records = records[: bodies.rows]
+        rows = _road.rows(scan.as_array(self._view), records, bodies.sent, bodies.errors)
         arrays = [rows.column(name) for name in self._schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _decompress_bodies(self, records: Records, max_bytes: int) -> tuple[dict[int, bytes], int]:
-        """The bodies of compressed rows, and how many rows there are before max_bytes are exceeded."""
-        bodies: dict[int, bytes] = {}
+    def _read_bodies(self, records: Records, max_bytes: int, whole: bool) -> _SentBodies:
+        found = _SentBodies(len(records))
+        largest: list[tuple[int, int]] = []  # a heap: size below zero, row
         sys_flags = records.header["sys_flag"]
-        for row in np.flatnonzero(sys_flags & sysflag.COMPRESSED).tolist():
+        for row in np.flatnonzero(sys_flags & (sysflag.COMPRESSED | sysflag.INNER_BATCH)).tolist():
             start = int(records.body_start[row])
             stored = self._view[start : start + int(records.body_length[row])]
             try:
-                body = decompress_body(stored, CompressionType.of_sys_flag(int(sys_flags[row])))
+                body = _sent_body(stored, int(sys_flags[row]))
             except CorruptRecordError as error:
-                physical_offset = records.header["physical_offset"][row]
-                raise CorruptRecordError(f"record at physical offset {physical_offset}: {error}") from error
+                found.errors[row] = str(error)
+                continue
+            if body is None:
+                continue
             max_bytes -= len(body)
-            if max_bytes < 0 and row > 0:
-                return bodies, row
-            bodies[row] = body
-        return bodies, len(records)
+            if max_bytes < 0 and row > 0 and not whole:
+                found.rows = row
+                break
+            found.sent[row] = body
+            heapq.heappush(largest, (-len(body), row))
+            while max_bytes < 0 and whole:
+                size, too_large = heapq.heappop(largest)
+                max_bytes -= size
+                del found.sent[too_large]
+                found.errors[too_large] = f"body inflates to {-size} bytes: too many for one batch"
+        return found
+
+
+@dataclass(slots=True)
+class _SentBodies:
+    """What became of the bodies of some rows: those that are not as they are stored, and why others are."""
+
+    rows: int = 0  # that were looked at
+    sent: dict[int, bytes] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
+
+
+def _sent_body(stored: memoryview, sys_flag: int) -> bytes | None:
+    """A body as it was sent; None where it is stored so. CorruptRecordError where it cannot be read."""
+    body = None
+    if sys_flag & sysflag.COMPRESSED:
+        body = decompress_body(stored, CompressionType.of_sys_flag(sys_flag))
+    if sys_flag & sysflag.INNER_BATCH:
+        for _ in iter_batch(stored if body is None else body):
+            pass
+    return body
 
 
 class Rows:
     """The rows of one batch, from which each column is made on its own."""
 
-    def __init__(self, data: Bytes, records: Records, sent_bodies: dict[int, bytes]) -> None:
+    def __init__(
+        self, data: Bytes, records: Records, sent_bodies: dict[int, bytes], body_errors: dict[int, str]
+    ) -> None:
         self._data = data
         self._records = records
         self._sent_bodies = sent_bodies
+        self._body_errors = body_errors
 
     def column(self, name: str) -> Any:
         """The column of this name: made by the method of this name, else a property or a fixed field."""
@@ -299,6 +338,12 @@ class Rows:
     def body(self) -> Any:
         records = self._records
         return _binary(self._data, records.body_start, records.body_length, self._sent_bodies)
+
+    def body_error(self) -> Any:
+        errors = self._body_errors
+        if not errors:
+            return pa.nulls(len(self._records), pa.string())
+        return pa.array([errors.get(row) for row in range(len(self._records))], pa.string())
 
     def born_host(self) -> Any:
         return _host_texts(*scan.hosts(self._data, self._records, "born"))

@@ -76,7 +76,7 @@ def warm_up() -> None:
     found = find_records(record, base_offset=0)
     records, _ = read_records(record, found)
     of_topics(record, found, ("t",))
-    rows = CompiledRows(scan.as_array(memoryview(record)), records, {})
+    rows = CompiledRows(scan.as_array(memoryview(record)), records, {}, {})
     for name in columns.SCHEMA.names:
         rows.column(name)
 

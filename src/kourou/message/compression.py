@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import zlib
 from enum import IntEnum
+from typing import Any
 
 import lz4.frame
 
@@ -19,9 +20,10 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-# A body that claims to inflate beyond this is refused: brokers accept 4 MiB by default, and no
-# configuration seen in the field goes beyond a few tens. It bounds what a hostile body can cost.
-MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
+# The maximum size of a message by default (maxMessageSize, of the body before it is compressed).
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+# A body that inflates to more is a bomb: no configuration seen in the field goes beyond a few tens of MiB.
+MAX_DECOMPRESSED_BYTES = 64 * MAX_MESSAGE_BYTES
 
 
 class CompressionType(IntEnum):
@@ -65,23 +67,19 @@ def decompress(
     body: bytes | memoryview, kind: CompressionType, most_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> bytes:
     """The body as it was before `compress`; CorruptRecordError if it is none, or more than `most_bytes`."""
+    inflater: Any
     try:
         if kind is CompressionType.ZLIB:
-            deflated = zlib.decompressobj()
-            plain = deflated.decompress(body, most_bytes)
-            if not deflated.eof:
-                raise CorruptRecordError("compressed body is cut short or larger than allowed")
-            return plain
-        if kind is CompressionType.LZ4:
-            decompressor = lz4.frame.LZ4FrameDecompressor()
-            plain = bytes(decompressor.decompress(bytes(body), most_bytes))
-            if not decompressor.eof:
-                raise CorruptRecordError("compressed body is cut short or larger than allowed")
-            return plain
-        inflater = zstd.ZstdDecompressor()
-        plain = inflater.decompress(body, most_bytes)
-        if not inflater.eof:
-            raise CorruptRecordError("compressed body is cut short or larger than allowed")
-        return plain
+            inflater = zlib.decompressobj()
+        elif kind is CompressionType.LZ4:
+            inflater, body = lz4.frame.LZ4FrameDecompressor(), bytes(body)
+        else:
+            inflater = zstd.ZstdDecompressor()
+        plain = bytes(inflater.decompress(body, most_bytes))
     except (zlib.error, RuntimeError, zstd.ZstdError) as error:
         raise CorruptRecordError(f"body does not decompress as {kind.name}: {error}") from error
+    if not inflater.eof:
+        if len(plain) < most_bytes:
+            raise CorruptRecordError(f"body does not decompress as {kind.name}: it is cut short")
+        raise CorruptRecordError(f"body inflates to more than {most_bytes} bytes")
+    return plain

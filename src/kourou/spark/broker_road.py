@@ -7,7 +7,8 @@ Options, beside those of `offsets`:
 - tls, tlsConfig, accessKey, secretKey, securityToken: TLS by Java's tls.properties, and Java's signatures.
 - topic, topics, pattern, assign: what to read; {"topic": {"broker": [0, 1]}} for the last.
 - tags or sql: an expression that brokers filter by. keys: only messages with one of these keys.
-- minPartitions, maxRecordsPerPartition, pullsInFlight, readFromSlaves, decompress, failOnDataLoss.
+- minPartitions, maxRecordsPerPartition, pullsInFlight, readFromSlaves, decompress.
+- failOnBadBody, failOnDataLoss: what ends a query.
 
 A partition is one range of a queue, or several small ones of the same broker, so that a small query is few
 tasks.
@@ -40,7 +41,7 @@ CONNECTION_OPTIONS = frozenset(
 READ_OPTIONS = CONNECTION_OPTIONS | frozenset(
     (*Subscription.NAMES, "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
      "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions", "maxRecordsPerPartition",
-     "tags", "sql", "readFromSlaves", "pullsInFlight", "decompress")
+     "tags", "sql", "readFromSlaves", "pullsInFlight", "decompress", "failOnBadBody")
 )  # fmt: skip
 BATCH_ONLY = frozenset(("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "keys"))
 STREAM_ONLY = frozenset(("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitGroup"))
@@ -115,6 +116,7 @@ class BrokerReads:
         self.max_records = options.number("maxRecordsPerPartition")
         self.from_slaves = options.flag("readFromSlaves", False)
         self.decompress = options.flag("decompress", True)
+        self.fail_on_bad_body = options.flag("failOnBadBody", False)
         self.tags, self.sql = options.names("tags"), options.text("sql")
         options.only_one_of("tags", "sql")
         if "sql" in options and not (self.sql or "").strip():
@@ -167,8 +169,9 @@ class BrokerReads:
                 last_offset=min(item.end - 1, wanted.last_offset),
             )
             maker = RowMaker(
-                self.names, wanted=own, broker_name=item.broker_name, decompress_body=self.decompress
-            )
+                self.names, wanted=own, broker_name=item.broker_name, decompress_body=self.decompress,
+                fail_on_bad_body=self.fail_on_bad_body,
+            )  # fmt: skip
             puller = QueuePuller(item, settings, connect)
             for records in puller.pieces():
                 yield from maker.from_records(records)

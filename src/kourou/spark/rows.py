@@ -6,6 +6,9 @@ is copied, tags and keys when their column is made.
 
 Records that no queue ever shows, half messages of the old form and rolled back ones, are left out.
 
+A body that cannot be read is a row with the body as it is stored, and with the reason in bodyError. So is an
+inner batch that cannot be read: one row.
+
 An inner batch is unfolded by writing its messages as records of their own, behind one another with the
 records around it, which are then decoded as any others: there is one way to read a record. That copies the
 stretch, which only logs with inner batches pay for.
@@ -17,7 +20,7 @@ import dataclasses
 import functools
 import gc
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,8 +30,6 @@ from numpy.typing import NDArray
 
 from kourou.errors import CorruptRecordError
 from kourou.message import codec, columns, scan, sysflag
-from kourou.message.batch import decode_batch
-from kourou.message.compression import CompressionType, decompress
 from kourou.message.properties import KEY_SEPARATOR, encode_properties
 from kourou.message.scan import Buffer, Mask
 from kourou.spark.schema import COLUMNS
@@ -73,6 +74,7 @@ class RowMaker:
         wanted: Wanted | None = None,
         broker_name: str | None = None,
         decompress_body: bool = True,
+        fail_on_bad_body: bool = False,
         check_crc: bool = False,
     ) -> None:
         settle()
@@ -81,6 +83,7 @@ class RowMaker:
         self._broker_name = broker_name
         self._check_crc = check_crc
         self._decompress = decompress_body
+        self._fail_on_bad_body = fail_on_bad_body and decompress_body and "body" in names
         hidden = [name for name in self._filtered_columns() if name not in names]
         sources = (COLUMNS[name].source for name in (*names, *hidden))
         self._sources = tuple(dict.fromkeys(name for name in sources if name)) or ("queue_id",)
@@ -94,6 +97,8 @@ class RowMaker:
             yield "uniqKey"
         if self.wanted.keys is not None:
             yield "keys"
+        if self._fail_on_bad_body:
+            yield from ("bodyError", "physicalOffset", "topic")
 
     # Ways in
 
@@ -156,16 +161,17 @@ class RowMaker:
         if self.wanted.topics is not None:
             keep &= scan.has_topic(view, records, self.wanted.topics)
         records = records[keep]
-        pieces = [
+        pieces = (
             piece
             for at, size in zip(records.positions.tolist(), records.sizes.tolist())
             for piece in unfold(view[at : at + size])
-        ]
-        for part in columns.iter_columns(
-            b"".join(pieces), columns=self._sources, decompress=self._decompress, where=self._exact_mask
-        ):
-            if part.batch.num_rows:
-                yield from self._finish(part.batch)
+        )
+        for joined in _joined(pieces):
+            for part in columns.iter_columns(
+                joined, columns=self._sources, decompress=self._decompress, where=self._exact_mask
+            ):
+                if part.batch.num_rows:
+                    yield from self._finish(part.batch)
         return stop
 
     # What is wanted
@@ -201,6 +207,8 @@ class RowMaker:
             batch = batch.filter(keep)
             if batch.num_rows == 0:
                 return
+        if self._fail_on_bad_body:
+            _refuse_bad_bodies(batch)
         arrays = [self._column(name, batch) for name in self.schema.names]
         yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -235,9 +243,10 @@ def unfold(record: memoryview) -> list[bytes | memoryview]:
     if not sys_flag & sysflag.INNER_BATCH:
         return [record]
     outer = codec.decode(record, check_crc=False, copy_body=False)
-    body = outer.body
-    if sys_flag & sysflag.COMPRESSED:
-        body = decompress(body, CompressionType.of_sys_flag(sys_flag))
+    try:
+        messages = outer.inner_messages()
+    except CorruptRecordError:  # the column bodyError says so
+        return [record]
     plain = sys_flag & ~(
         sysflag.INNER_BATCH | sysflag.NEED_UNWRAP | sysflag.COMPRESSED | sysflag.COMPRESSION_MASK
     )
@@ -252,8 +261,31 @@ def unfold(record: memoryview) -> list[bytes | memoryview]:
                 sys_flag=plain,
             )
         )
-        for number, message in enumerate(decode_batch(body, outer.topic))
+        for number, message in enumerate(messages)
     ]
+
+
+def _joined(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """Records behind one another, not many more than STRETCH_BYTES at a time: batches inflate."""
+    waiting: list[bytes | memoryview] = []
+    size_bytes = 0
+    for piece in pieces:
+        waiting.append(piece)
+        size_bytes += len(piece)
+        if size_bytes >= STRETCH_BYTES:
+            yield b"".join(waiting)
+            waiting, size_bytes = [], 0
+    yield b"".join(waiting)
+
+
+def _refuse_bad_bodies(batch: Any) -> None:
+    errors = batch.column("body_error")
+    for row in np.flatnonzero(errors.is_valid().to_numpy(zero_copy_only=False)).tolist():
+        topic, offset = batch.column("topic")[row], batch.column("physical_offset")[row]
+        raise CorruptRecordError(
+            f"the message of topic {topic} at physical offset {offset} cannot be read: {errors[row]};"
+            " failOnBadBody=false reads it as it is stored"
+        )
 
 
 def _is_in(array: Any, values: frozenset[str]) -> Any:

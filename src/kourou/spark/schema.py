@@ -42,6 +42,7 @@ COLUMNS = {
     "flag": Column("int", "flag"),
     "reconsumeTimes": Column("int", "reconsume_times"),
     "transactionOffset": Column("bigint", "prepared_transaction_offset"),
+    "bodyError": Column("string", "body_error"),
 }
 
 ALL_COLUMNS = tuple(COLUMNS)

@@ -91,11 +91,19 @@ class BatchSender:
 
     # Messages in
 
-    def add(self, message: Message, *, queue_id: int | None = None, sharding_key: str | None = None) -> None:
+    def add(
+        self,
+        message: Message,
+        *,
+        queue_id: int | None = None,
+        sharding_key: str | None = None,
+        sys_flag: int = 0,
+    ) -> None:
         """Take a message, and send what is full."""
-        if DELAY_TIME_LEVEL in message.properties or TIMER_DELIVER_MS in message.properties:
+        if sys_flag or DELAY_TIME_LEVEL in message.properties or TIMER_DELIVER_MS in message.properties:
             queue, named = self._choose(message.topic, queue_id, sharding_key)
-            self._send(_Batch(queue, named=named, single=message))  # a batch takes none of these
+            # A batch takes none of these.
+            self._send(_Batch(queue, named=named, single=message, sys_flag=sys_flag))
             return
         try:
             entry = encode_in_batch(
@@ -136,10 +144,10 @@ class BatchSender:
         while self._under_way:
             self._settle(next(iter(self._under_way.values())))
 
-    def send_singles(self, messages: Sequence[tuple[Message, MessageQueue]], sys_flag: int) -> Iterator[Sent]:
-        """Each message in a request of its own, many under way; where each went, in order."""
+    def send_singles(self, messages: Sequence[tuple[Message, MessageQueue, int]]) -> Iterator[Sent]:
+        """Each message in a request of its own, with its system flag; where each went, in order."""
         waiting: list[_Batch] = []
-        for message, queue in messages:
+        for message, queue, sys_flag in messages:
             batch = _Batch(queue, single=message, sys_flag=sys_flag, named=True)
             self._submit(batch)
             waiting.append(batch)

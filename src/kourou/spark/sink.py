@@ -2,7 +2,8 @@
 
 Columns: body (required), topic (or the option), tags, keys, properties, shardingKey, delayLevel,
 deliverTime, queueId, flag. The other columns of this source are passed over, so that a topic can be written
-to another as it is; of `properties` the names that RocketMQ reserves are left out.
+to another as it is; of `properties` the names that RocketMQ reserves are left out. A row with a bodyError has
+its body as it was stored: it is sent as such, compressed in the way that its sysFlag says.
 
 At least once: a task that fails is run again and sends its rows again. Each row's UNIQ_KEY follows from the
 query, the micro-batch, the partition and its place in it, so a repeat has the id of the first.
@@ -26,7 +27,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.taskcontext import TaskContext
 
 from kourou.errors import BadMessageError, ConfigError, KourouError
-from kourou.message import Message
+from kourou.message import Message, sysflag
 from kourou.message import properties as reserved
 from kourou.message.batch import encode_in_batch
 from kourou.spark.broker_road import CONNECTION_OPTIONS, name_servers, net_settings
@@ -34,7 +35,7 @@ from kourou.spark.cluster import ClusterView
 from kourou.spark.options import OptionError, Options
 from kourou.spark.schema import COLUMNS
 from kourou.spark.send import BATCH_BYTES, BatchSender
-from kourou.spark.transactions import Half, TransactionLog, end_all, send_halves
+from kourou.spark.transactions import Half, Row, TransactionLog, end_all, send_halves
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -54,7 +55,11 @@ _KINDS = {
     "deliverTime": ("timestamp", "bigint"),
     "queueId": ("int", "bigint"),
     "flag": ("int", "bigint"),
+    "sysFlag": ("int", "bigint"),
+    "bodyError": ("string",),
 }
+_OF_BAD_BODIES = frozenset(("sysFlag", "bodyError"))
+_COMPRESSION = sysflag.COMPRESSED | sysflag.COMPRESSION_MASK
 
 
 _PLAIN = frozenset(("body", "topic", "tags", "keys", "flag"))
@@ -130,7 +135,8 @@ def _check_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
             raise ConfigError(f"column {name} is not known: there are {', '.join(_KINDS)}")
     if "delayLevel" in kinds and "deliverTime" in kinds:
         raise ConfigError("column deliverTime: it contradicts column delayLevel")
-    return tuple(name for name in kinds if name in _KINDS)
+    unused = frozenset() if kinds.keys() >= _OF_BAD_BODIES else _OF_BAD_BODIES
+    return tuple(name for name in kinds if name in _KINDS and name not in unused)
 
 
 class _Task:
@@ -144,8 +150,8 @@ class _Task:
         seed = f"{job}/{batch_id}/{self.partition}".encode()
         self._prefix = hashlib.blake2b(seed, digest_size=8).hexdigest().upper()
 
-    def rows(self, batches: Iterator[Any]) -> Iterator[tuple[Message, int | None, str | None]]:
-        """(message, queue id, sharding key) of each row."""
+    def rows(self, batches: Iterator[Any]) -> Iterator[Row]:
+        """The message of each row, and where it goes."""
         number, started = 0, time.monotonic()
         per_second = self._settings.per_second
         own, fixed = self._settings.columns, self._settings.topic
@@ -157,9 +163,7 @@ class _Task:
                 yield self._message(dict(zip(own, row)), fixed, number)
                 number += 1
 
-    def _message(
-        self, row: Mapping[str, Any], fixed: str | None, number: int
-    ) -> tuple[Message, int | None, str | None]:
+    def _message(self, row: Mapping[str, Any], fixed: str | None, number: int) -> Row:
         body, topic = row["body"], fixed or row.get("topic")
         if not (topic and body):
             raise _incomplete(number, topic)
@@ -183,7 +187,8 @@ class _Task:
         message = Message(
             topic, body.encode() if isinstance(body, str) else body, properties, row.get("flag") or 0
         )
-        return message, row.get("queueId"), sharding_key
+        sys_flag = 0 if row.get("bodyError") is None else row["sysFlag"] & _COMPRESSION
+        return Row(message, row.get("queueId"), sharding_key, sys_flag)
 
     def unique_key(self, number: int) -> str:
         """The id of a row: as long as a client's own, its time field zero, so that tools find it by it."""
@@ -201,8 +206,10 @@ class _Task:
         if settings.is_plain:
             self._add_plain(sender, batches)
         else:
-            for message, queue_id, sharding_key in self.rows(batches):
-                sender.add(message, queue_id=queue_id, sharding_key=sharding_key)
+            for row in self.rows(batches):
+                sender.add(
+                    row.message, queue_id=row.queue_id, sharding_key=row.sharding_key, sys_flag=row.sys_flag
+                )
         sender.flush()
         return Written(sender.sent)
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 STORE_OPTIONS = frozenset(
     ("brokerName", "brokerConf", "rangeBytes", "readBy", "checkCrc", "topic", "topics", "keys", "decompress",
-     "failOnDataLoss")
+     "failOnBadBody", "failOnDataLoss")
 )  # fmt: skip
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -167,6 +167,7 @@ class StoreRoad:
         )
         self._names = names
         self._decompress = options.flag("decompress", True)
+        self._fail_on_bad_body = options.flag("failOnBadBody", False)
         self._check_crc = options.flag("checkCrc", False)
         self._fail_on_data_loss = options.flag("failOnDataLoss", True)
 
@@ -191,6 +192,7 @@ class StoreRoad:
             wanted=self.wanted,
             broker_name=self.options.broker(),
             decompress_body=self._decompress,
+            fail_on_bad_body=self._fail_on_bad_body,
             check_crc=self._check_crc,
         )
         return read_part(part, self.options, maker, fail_on_data_loss=self._fail_on_data_loss)

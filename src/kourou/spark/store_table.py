@@ -7,7 +7,7 @@ mapInArrow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,6 @@ from kourou.spark.wanted import MAX_LONG, Wanted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from kourou.spark.store_plan import StoreOptions, StorePart
 
 Paths = str | Sequence[str]
 
@@ -37,6 +35,7 @@ def read_store(
     read_by: str = "auto",
     range_bytes: int | None = None,
     check_crc: bool = False,
+    fail_on_bad_body: bool = False,
     fail_on_data_loss: bool = True,
 ) -> DataFrame:
     """The messages of one or several store directories.
@@ -45,6 +44,7 @@ def read_store(
     topics: only of these.
     begin, end: store times, the end not included; aware datetimes or milliseconds since 1970.
     keys: only messages with one of these keys, or with this unique id; found through the index.
+    fail_on_bad_body: fail at a body that cannot be read; by default it is as stored, and bodyError says why.
     """
     from kourou.spark.store_plan import StoreOptions, plan
 
@@ -63,7 +63,20 @@ def read_store(
         range_bytes=range_bytes,
     )
     parts = plan(options, wanted)
-    read = _reader(parts, options, wanted, names, decompress, check_crc, fail_on_data_loss)
+    broker = options.broker()
+
+    def read(batches: Iterator[Any]) -> Iterator[Any]:
+        from kourou.spark.rows import RowMaker
+        from kourou.spark.store_read import read_part
+
+        maker = RowMaker(
+            names, wanted=wanted, broker_name=broker, decompress_body=decompress, check_crc=check_crc,
+            fail_on_bad_body=fail_on_bad_body,
+        )  # fmt: skip
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from read_part(parts[number], options, maker, fail_on_data_loss=fail_on_data_loss)
+
     return spark.range(0, len(parts), 1, max(len(parts), 1)).mapInArrow(read, ddl(names))
 
 
@@ -73,28 +86,3 @@ def to_ms(moment: datetime | int) -> int:
         return moment
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return int(aware.timestamp() * 1000)
-
-
-def _reader(
-    parts: list[StorePart],
-    options: StoreOptions,
-    wanted: Wanted,
-    names: Sequence[str],
-    decompress: bool,
-    check_crc: bool,
-    fail_on_data_loss: bool,
-) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    broker_name = options.broker()
-
-    def read(batches: Iterator[Any]) -> Iterator[Any]:
-        from kourou.spark.rows import RowMaker
-        from kourou.spark.store_read import read_part
-
-        maker = RowMaker(
-            names, wanted=wanted, broker_name=broker_name, decompress_body=decompress, check_crc=check_crc
-        )
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from read_part(parts[number], options, maker, fail_on_data_loss=fail_on_data_loss)
-
-    return read

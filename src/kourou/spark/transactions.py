@@ -61,25 +61,35 @@ class Half(NamedTuple):
     unique_key: str
 
 
+class Row(NamedTuple):
+    """A row of a sink: its message, where it goes, and the system flag of a body that is compressed."""
+
+    message: Message
+    queue_id: int | None = None
+    sharding_key: str | None = None
+    sys_flag: int = 0
+
+
 def send_halves(
     sender: BatchSender,
-    rows: Iterable[tuple[Message, int | None, str | None]],
+    rows: Iterable[Row],
     group: str,
     mark: str | None,
 ) -> Iterator[Half]:
     """Send messages as half messages, each in a request of its own, marked with query and micro-batch."""
 
-    def prepared() -> Iterator[tuple[Message, MessageQueue]]:
-        for message, queue_id, sharding_key in rows:
+    def prepared() -> Iterator[tuple[Message, MessageQueue, int]]:
+        for message, queue_id, sharding_key, sys_flag in rows:
             message.properties[names.TRANSACTION_PREPARED] = "true"
             message.properties[names.PRODUCER_GROUP] = group
             if mark is not None:
                 message.properties[BATCH_PROPERTY] = mark
-            yield message, sender.choose(message.topic, queue_id, sharding_key)
+            queue = sender.choose(message.topic, queue_id, sharding_key)
+            yield message, queue, sys_flag | sysflag.TRANSACTION_PREPARED
 
     pending = prepared()
-    while part := [pair for _, pair in zip(range(_AT_ONCE), pending)]:
-        for sent in sender.send_singles(part, sysflag.TRANSACTION_PREPARED):
+    while part := [item for _, item in zip(range(_AT_ONCE), pending)]:
+        for sent in sender.send_singles(part):
             fields = sent.answer.ext_fields
             yield Half(
                 sent.queue.broker_name,

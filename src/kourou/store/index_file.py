@@ -15,6 +15,9 @@ they were made (yyyyMMddHHmmssSSS). A hash table with chains; big-endian:
 | 40+4*S        | 20*N | entries: key hash (4), physical offset (8), seconds since the first entry (4), |
 |               |      | number of the previous entry of the chain (4) |
 
+The seconds of the first entry tell nothing: Java counts them from the last entry of the file before, and sets
+the begin of its own file after that. Its time is this begin.
+
 A key is `topic#key` for UNIQ_KEY and each of KEYS, `topic#T#tag` for TAGS; its hash is the absolute
 value of Java's String.hashCode, its slot that modulo S.
 
@@ -271,6 +274,10 @@ class IndexFile:
             self._write_header()
             self.mapping.sync()
 
+    def store_ms(self, number: int, seconds: int) -> int:
+        """When the message of an entry was stored, to the second; the first entry's time is the begin."""
+        return self.begin_timestamp + (seconds * 1000 if number > 1 else 0)
+
     def covers_time(self, begin: int, end: int) -> bool:
         """Whether entries of this file may lie within two times."""
         return begin <= self.end_timestamp and end >= self.begin_timestamp
@@ -286,7 +293,7 @@ class IndexFile:
             entry_hash, offset, seconds, previous = entry
             if seconds < 0:
                 break
-            stored = self.begin_timestamp + seconds * 1000
+            stored = self.store_ms(number, seconds)
             if entry_hash == value and begin <= stored <= end:
                 found.append(offset)
             if previous >= number or stored < begin:  # a chain only leads back: anything else is damage

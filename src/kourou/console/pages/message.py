@@ -77,7 +77,7 @@ def _draw(view: View, topic: str, message: ReceivedMessage) -> None:
                 }
             )
         with card(t("Body")):
-            _draw_body(bytes(message.body), message.message_id)
+            _draw_body(message)
     with card(t("Properties")):
         columns = [Column("name", t("Name"), "code"), Column("value", t("Value"), "code")]
         rows = [{"name": key, "value": value} for key, value in sorted(message.properties.items())]
@@ -97,7 +97,10 @@ def _draw(view: View, topic: str, message: ReceivedMessage) -> None:
         )
 
 
-def _draw_body(body: bytes, name: str) -> None:
+def _draw_body(message: ReceivedMessage) -> None:
+    body, name = bytes(message.body), message.message_id
+    if message.body_error is not None:
+        ui.label(t("The body cannot be read: {error}", error=message.body_error)).classes("k-subtitle")
     if not body:
         empty("short_text", t("The body is empty"))
         return

@@ -101,7 +101,8 @@ class DayWriter:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        objects = json_columns.read_objects(rows["body"])
+        readable = pc.if_else(pc.is_null(rows["bodyError"]), rows["body"], pa.scalar(None, pa.binary()))
+        objects = json_columns.read_objects(readable)
         found = json_columns.to_columns(objects, self._known)
         self._known = json_columns.merge(self._known, found)
         seen = self._of_topic.setdefault(topic, {})

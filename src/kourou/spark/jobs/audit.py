@@ -1,8 +1,9 @@
 """audit: what is wrong, odd or large in a store, a cluster or an archive.
 
 Of a store first what `kourou store check` finds: CRCs, queues and index that do not agree with the log.
-Then, of any input, by Spark: gaps in queues, repeats by UNIQ_KEY, store times that go back, the time from
-born to stored, sizes and rates by topic and hour, the keys and hosts that come most.
+Then, of any input, by Spark: gaps in queues, repeats by UNIQ_KEY, store times that go back, bodies that
+cannot be read, the time from born to stored, sizes and rates by topic and hour, the keys and hosts that come
+most.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 COLUMNS = [
     "topic", "brokerName", "queueId", "queueOffset", "uniqKey", "tags", "keys", "bornTimestamp",
-    "storeTimestamp", "bornHost", "body", "storeHost",
+    "storeTimestamp", "bornHost", "body", "storeHost", "bodyError",
 ]  # fmt: skip
 TOP = 20
 MOST_FINDINGS = 1000
@@ -51,6 +52,9 @@ _QUERIES = {
                    lag(storeTimestamp) OVER {_IN_QUEUE} AS before
             FROM audited)
         WHERE storeTimestamp < before ORDER BY ALL LIMIT {MOST_FINDINGS}""",
+    "bodies": f"""
+        SELECT topic, storeHost AS broker, queueId AS queue, queueOffset AS offset, bodyError AS error
+        FROM audited WHERE bodyError IS NOT NULL ORDER BY ALL LIMIT {MOST_FINDINGS}""",
     "latency": f"""
         SELECT topic, n AS messages, p[0] AS p50_ms, p[1] AS p90_ms, p[2] AS p99_ms, p[3] AS max_ms
         FROM (SELECT topic, count(*) AS n, {_PERCENTILES} AS p FROM audited GROUP BY topic) ORDER BY topic""",
@@ -81,9 +85,12 @@ class AuditReport:
 
     @property
     def faults(self) -> int:
-        """How many things are wrong: damage, gaps, store times that go back. Repeats are not: they happen."""
+        """How many things are wrong: damage, gaps, store times that go back, bodies that cannot be read.
+
+        Repeats are not: they happen.
+        """
         damage = sum(1 for finding in self.findings if finding["severity"] == "fault")
-        return damage + len(self.tables["gaps"]) + len(self.tables["disorder"])
+        return damage + sum(len(self.tables[name]) for name in ("gaps", "disorder", "bodies"))
 
     def to_json(self) -> str:
         """The report as JSON."""

@@ -11,6 +11,7 @@ _TITLES = {
     "gaps": "Gaps in queues",
     "repeats": "Repeats by unique id",
     "disorder": "Store times that go back",
+    "bodies": "Bodies that cannot be read",
     "latency": "From born to stored, in milliseconds",
     "rates": "By topic and hour",
     "queues": "Queues",

@@ -165,7 +165,9 @@ def conform(table: pa.Table, fields: Sequence[Field]) -> pa.Table:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    own = [name for name in table.column_names if is_own(name)]
+    if "bodyError" not in table.column_names:  # of an archive that was begun before there was one
+        table = table.append_column("bodyError", pa.nulls(table.num_rows, pa.string()))
+    own = [name for name in (*ALL_COLUMNS, "day") if name in table.column_names]
     there = {name.lower(): name for name in table.column_names if not is_own(name)}
     columns = [table[name] for name in own]
     for field in fields:

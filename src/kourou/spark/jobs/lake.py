@@ -36,7 +36,7 @@ from kourou.spark.jobs.archive_place import (
     move,
 )
 from kourou.spark.jobs.archive_write import File
-from kourou.spark.jobs.json_columns import Fields
+from kourou.spark.jobs.json_columns import STRING, Field, Fields
 from kourou.spark.schema import COLUMNS
 
 if TYPE_CHECKING:
@@ -280,12 +280,14 @@ class IcebergPlace(_LakePlace):
         types = {"boolean": BooleanType(), "long": LongType(), "double": DoubleType(), "string": StringType()}
         schema = change.table_metadata.schema()
         there = {field.name: field.field_type for field in schema.fields}
-        other = [f for f in fields.values() if f.name in there and there[f.name] != types[f.kind]]
+        # A table that was begun before there was the column bodyError gets it now.
+        wanted = [Field("bodyError", STRING), *fields.values()]
+        other = [f for f in wanted if f.name in there and there[f.name] != types[f.kind]]
         if other:
             with change.update_schema(allow_incompatible_changes=True) as update:
                 for field in other:
                     update.delete_column(field.name)
-        new = [field for field in fields.values() if field.name not in there or field in other]
+        new = [field for field in wanted if field.name not in there or field in other]
         if new:
             with change.update_schema() as update:
                 for field in new:

@@ -28,6 +28,8 @@ COLUMNS = (
     "queueOffset",
     "uniqKey",
     "flag",
+    "sysFlag",
+    "bodyError",
 )
 SINK_COLUMNS = (
     "topic",
@@ -39,6 +41,8 @@ SINK_COLUMNS = (
     "delayLevel",
     "deliverTime",
     "flag",
+    "sysFlag",
+    "bodyError",
 )
 DLQ_PREFIX = "%DLQ%"
 

@@ -38,7 +38,8 @@ def write_file(records: Iterator[memoryview], path: str) -> int:
         writer: Any = pq.ParquetWriter(partial, schema) if is_parquet else pa.ipc.new_file(partial, schema)
         with writer:
             for batch in _batches(records):
-                writer.write_batch(columns.decode_rows(batch, decompress=True))
+                for rows in columns.decode_rows(batch, decompress=True):
+                    writer.write_batch(rows)
                 count += len(batch)
         os.replace(partial, path)
     except OSError as error:

@@ -60,7 +60,7 @@ def look_up(store: StoreDirectory, topic: str, key: str, *, tag: bool = False) -
                     "entry": number,
                     "hash": value,
                     "physicalOffset": offset,
-                    "storeTimestamp": file.begin_timestamp + int(entry["seconds"]) * 1000,
+                    "storeTimestamp": file.store_ms(number, int(entry["seconds"])),
                     "previous": int(entry["previous"]),
                     "hasKey": same,
                     "queueId": None if message is None else message.queue_id,
