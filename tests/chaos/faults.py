@@ -14,6 +14,7 @@ from chaos.cluster import OPEN_FILES, Cluster
 from chaos.load import TOPIC, Load
 from chaos.nodes import Node, until
 from kourou.message.compression import CompressionType
+from support.poison import bomb
 from support.wire import Caller
 
 HOUR_S = 3600
@@ -125,7 +126,7 @@ class Faults:
         """A body that inflates: no broker inflates it."""
         kind = self._chance.choice(list(CompressionType))
         node = self._chance.choice((self._cluster.a, self._cluster.b))
-        request = peers.send_bomb(kind, peers.bomb(kind, BOMB_BYTES), "bombs")
+        request = peers.send_bomb(kind, bomb(kind, BOMB_BYTES), "bombs")
         with contextlib.suppress(OSError), contextlib.closing(Caller(node.port)) as caller:
             caller.call(request)
         return "body that inflates"

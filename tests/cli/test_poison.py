@@ -1,10 +1,11 @@
-"""Bodies that nobody can read, in the tools: `store cat`, `tail`, a message sent again, the console's lists."""
+"""Bodies that nobody can read, in the tools: `store cat`, `tail`, a message sent again, the console."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -37,6 +38,12 @@ def cluster() -> Iterator[Cluster]:
         yield running
 
 
+@pytest.fixture
+def store(cluster: Cluster) -> Path:
+    assert cluster.directory is not None
+    return cluster.directory / "broker-a"
+
+
 def run(*arguments: object, code: int = 0) -> str:
     result = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "400", "NO_COLOR": "1"})
     assert result.exit_code == code, result.output
@@ -52,19 +59,18 @@ def check(found: list[dict[str, str]]) -> None:
     assert not any("bodyError" in one for one in honest)
 
 
-def test_cat_shows_each(cluster: Cluster) -> None:
-    store = cluster.directory / "broker-a"
+def test_cat_shows_each(store: Path) -> None:
     check([json.loads(line) for line in run("store", "cat", store, "-t", TOPIC, "--json").splitlines()])
     table = run("store", "cat", store, "-t", TOPIC)
     assert all(poison.why in table for poison in BAD.values())
     assert all(body.decode()[:40] in table for body in HONEST)
 
 
-def test_cat_writes_each_into_a_file(cluster: Cluster) -> None:
+def test_cat_writes_each_into_a_file(store: Path, tmp_path: Path) -> None:
     """The file could not be written."""
     pq = pytest.importorskip("pyarrow.parquet")
-    path = cluster.directory / "cat.parquet"
-    run("store", "cat", cluster.directory / "broker-a", "-t", TOPIC, "-o", path)
+    path = tmp_path / "cat.parquet"
+    run("store", "cat", store, "-t", TOPIC, "-o", path)
     rows = pq.read_table(path, columns=["body", "body_error"]).to_pylist()
     assert [row["body"] for row in rows] == [poison.body for poison in BAD.values()] + list(HONEST)
     assert [bool(row["body_error"]) for row in rows] == [True] * len(BAD) + [False] * len(HONEST)
@@ -92,9 +98,9 @@ def test_the_console_lists_each(cluster: Cluster) -> None:
     asyncio.run(main())
 
 
-def test_what_cannot_be_read_is_not_sent_again(cluster: Cluster) -> None:
+def test_what_cannot_be_read_is_not_sent_again(cluster: Cluster, store: Path) -> None:
     """Its bytes would have been sent as if they were the body."""
-    lines = run("store", "cat", cluster.directory / "broker-a", "-t", TOPIC, "--json").splitlines()
+    lines = run("store", "cat", store, "-t", TOPIC, "--json").splitlines()
     message_id = json.loads(lines[0])["offsetMsgId"]
     said = run("admin", "message", "resend", TOPIC, message_id, "-n", cluster.namesrv, code=1)
     assert "cannot be read" in said

@@ -1,4 +1,4 @@
-"""One bad message, and nobody else notices: what a pull brings beside bodies that cannot be read, and bombs."""
+"""One bad message, and nobody else notices: pulls with bodies that cannot be read, and with bombs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from kourou.client.received import MAX_INFLATED_BYTES, MAX_KEPT_BYTES, MessageBatch
+from kourou.client.received import MAX_INFLATED_BYTES, MAX_KEPT_BYTES, MessageBatch, held_bytes
 from kourou.client.requests import on_reply
 from kourou.message import Message, encode_batch, sysflag
 from kourou.message.codec import encode
@@ -61,7 +61,7 @@ def test_what_comes_after_bombs_is_given_as_it_was_sent(kind: CompressionType, s
     for message in (first, second):
         if message.body_error is None:
             assert len(message.body) == size == MAX_DECOMPRESSED_BYTES
-            assert message.held_bytes == len(body)
+            assert held_bytes([message]) == len(body)
         else:
             assert message.body_error == f"body inflates to more than {MAX_DECOMPRESSED_BYTES} bytes"
             assert message.body == body
@@ -71,7 +71,7 @@ def test_bodies_that_inflate_together_are_bounded_and_all_are_readable() -> None
     """As many as may be kept are; the others are inflated when they are asked for, as often as they are."""
     body, flag = bomb(CompressionType.ZSTD, MAX_KEPT_BYTES), CompressionType.ZSTD.sys_flag
     batch = pulled(*[record(body, flag)] * 32, honest(CompressionType.ZLIB))
-    held = [message.held_bytes for message in batch.messages[:-1]]
+    held = [held_bytes([message]) for message in batch.messages[:-1]]
     most = MAX_INFLATED_BYTES // MAX_KEPT_BYTES
     assert held == [MAX_KEPT_BYTES] * most + [len(body)] * (32 - most)
     for message in (batch[0], batch[most], batch[most]):
@@ -87,7 +87,7 @@ def test_messages_of_an_inner_batch_that_inflates_are_readable_and_bounded() -> 
     kind = CompressionType.ZSTD
     body = compress(encode_batch(sent), kind)
     batch = pulled(record(body, sysflag.INNER_BATCH | sysflag.NEED_UNWRAP | kind.sys_flag, queue_offset=7))
-    assert sum(message.held_bytes for message in batch) <= MAX_INFLATED_BYTES + len(body) * len(sent)
+    assert held_bytes(batch) <= MAX_INFLATED_BYTES + len(body) * len(sent)
     assert [message.queue_offset for message in batch] == list(range(7, 27))
     assert all(message.body == item.body for message, item in zip(batch, sent))
     rows = batch.to_arrow(["body", "body_error"])
@@ -133,9 +133,10 @@ def reply_of(poison: Poison) -> tuple[bytes, str | None]:
     async def main() -> tuple[bytes, str | None]:
         future = requests._waiting["c"] = asyncio.get_running_loop().create_future()
         command = RemotingCommand(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, {
-            "producerGroup": "g", "topic": "t", "defaultTopic": "d", "defaultTopicQueueNums": "4", "queueId": "0",
-            "sysFlag": str(poison.sys_flag), "bornTimestamp": "0", "flag": "0", "storeTimestamp": "0",
-            "properties": "CORRELATION_ID\x01c\x02", "bornHost": "/127.0.0.1:1", "storeHost": "/127.0.0.1:2",
+            "producerGroup": "g", "topic": "t", "defaultTopic": "d", "defaultTopicQueueNums": "4",
+            "queueId": "0", "sysFlag": str(poison.sys_flag), "bornTimestamp": "0", "flag": "0",
+            "storeTimestamp": "0", "properties": "CORRELATION_ID\x01c\x02", "bornHost": "/127.0.0.1:1",
+            "storeHost": "/127.0.0.1:2",
         }, poison.body)  # fmt: skip
         on_reply(Connection({}), command)
         reply = await asyncio.wait_for(future, 5)

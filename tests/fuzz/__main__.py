@@ -1,5 +1,5 @@
-"""`python -m fuzz [--frames N] [--files N] [--expressions N] [--seed N] [--workers N] [--guided S]`, in the
-directory of the tests: `make fuzz`.
+"""`python -m fuzz [--frames N] [--files N] [--expressions N] [--messages N] [--seed N] [--workers N]
+[--guided S]`, in the directory of the tests: `make fuzz`.
 
 Tries so many of each, says how far it is, and in the end what was tried how often and what went wrong. With
 --guided, and where atheris is installed, inputs are also looked for that reach code which none reached
@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--frames", type=int, default=100_000)
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--expressions", type=int, default=100_000)
+    parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000_000))
     parser.add_argument("--workers", type=int, default=1, help="processes")
     parser.add_argument(
@@ -37,7 +38,7 @@ def main() -> int:
     in_stores = int(told.files * STORE_SHARE)
     counts = {
         "frames": told.frames, "stores": in_stores, "files": told.files - in_stores,
-        "expressions": told.expressions,
+        "expressions": told.expressions, "messages": told.messages,
     }  # fmt: skip
     print(f"seed {told.seed}, {told.workers} workers", flush=True)
     started = said = time.monotonic()
@@ -50,7 +51,7 @@ def main() -> int:
             if time.monotonic() - said > SAY_EVERY_S:
                 said = time.monotonic()
                 done = ", ".join(f"{findings.counts[f'{what} tried']:,} {what}" for what in
-                                 ("frames", "files", "expressions"))  # fmt: skip
+                                 ("frames", "files", "expressions", "messages"))  # fmt: skip
                 print(f"{done}, {len(findings.wrong)} wrong, {said - started:.0f} s", flush=True)
     print(findings.report())
     print(f"{time.monotonic() - started:.0f} s, at most {most_bytes >> 20} MiB, seed {told.seed}", flush=True)

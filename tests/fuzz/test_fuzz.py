@@ -13,16 +13,20 @@ from fuzz import oracle
 from fuzz.corpus import recorded_frames
 from fuzz.frames import FrameFuzz
 from fuzz.mutate import mutate, mutate_text, overwrite
+from fuzz.poison import PoisonFuzz
 from fuzz.stores import StoreFuzz, templates
 from fuzz.texts import SQL_CORPUS, SQL_WORDS, TextFuzz
 from fuzz.watch import Findings, HangError, no_hang
 from kourou.broker import sql92
 from kourou.broker.handlers import statistics
+from kourou.errors import CorruptRecordError
+from kourou.message import codec, compression
+from kourou.message.compression import CompressionType
 from kourou.remoting import command
 from kourou.store import bulk_dispatch
 from kourou.store.dispatch import check_record
 
-FRAMES, FILES, TEXTS = 10_000, 250, 3000
+FRAMES, FILES, TEXTS, MESSAGES = 10_000, 250, 3000, 600
 
 
 def assert_well(findings: Findings) -> None:
@@ -56,6 +60,15 @@ def test_expressions() -> None:
     TextFuzz(1, findings).run_expressions(TEXTS)
     assert_well(findings)
     assert TEXTS * 0.1 < findings.counts["expressions refused"] < TEXTS * 0.9
+
+
+def test_messages_that_cannot_be_read() -> None:
+    findings = Findings()
+    PoisonFuzz(1, findings).run(MESSAGES)
+    assert_well(findings)
+    assert findings.counts["bad messages"] > MESSAGES / 10
+    assert findings.counts["honest messages"] > MESSAGES / 4
+    assert findings.counts["bodies read all the same"] > 0
 
 
 # What fuzzing finds, if it is there
@@ -122,6 +135,24 @@ def test_an_expression_that_fails_is_found() -> None:
         findings = Findings()
         TextFuzz(2, findings).run_expressions(TEXTS)
     assert "ValueError" in findings.report()
+
+
+def test_a_pull_that_gives_up_after_a_bad_body_is_found() -> None:
+    has_given_up = False
+
+    def careless(body: bytes, kind: CompressionType) -> bytes:
+        nonlocal has_given_up
+        try:
+            return right(body, kind, 0 if has_given_up else 1 << 28)
+        except CorruptRecordError:
+            has_given_up = True
+            raise
+
+    right = compression.decompress
+    with mock.patch.object(codec, "decompress", careless):
+        findings = Findings()
+        PoisonFuzz(2, findings).run(100)
+    assert any(what.startswith("honest messages at") for what in findings.wrong)
 
 
 def test_a_hang_is_found() -> None:

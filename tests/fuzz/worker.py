@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fuzz.frames import FrameFuzz
+from fuzz.poison import PoisonFuzz
 from fuzz.stores import StoreFuzz
 from fuzz.texts import TextFuzz
 from fuzz.watch import Findings, MemoryWatch, resident_bytes
 
 MEMORY_BYTES = 8 * 1024**3  # of addresses: what asks for more fails, and is found
-STEPS = {"frames": 10_000, "stores": 1000, "files": 2500, "expressions": 50_000}  # in one go
+STEPS = {  # in one go
+    "frames": 10_000, "stores": 1000, "files": 2500, "expressions": 50_000, "messages": 2000,
+}  # fmt: skip
 
 
 class Task(NamedTuple):
@@ -52,6 +55,8 @@ def run(task: Task) -> tuple[Findings, int]:
             StoreFuzz(task.seed, findings).run(task.size, directory)
         elif task.kind == "files":
             TextFuzz(task.seed, findings).run_files(task.size, directory)
+        elif task.kind == "messages":
+            PoisonFuzz(task.seed, findings).run(task.size)
         else:
             TextFuzz(task.seed, findings).run_expressions(task.size)
     if not _memory:

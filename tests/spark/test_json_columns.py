@@ -74,7 +74,7 @@ def test_a_table_is_brought_to_other_columns():
     table = pa.table({"body": [b"x"], "N": [(1 << 60) + 1], "gone": ["x"], "ok": [True]})
     fields = [Field("n", "double"), Field("ok", "string"), Field("new", "long")]
     assert conform(table, fields).to_pylist() == [
-        {"body": b"x", "n": float((1 << 60) + 1), "ok": "true", "new": None}
+        {"body": b"x", "bodyError": None, "n": float((1 << 60) + 1), "ok": "true", "new": None}
     ]
 
 

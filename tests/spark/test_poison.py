@@ -1,4 +1,4 @@
-"""Bodies that nobody can read, by every road of Spark: a row each, with the reason, and none that is missing."""
+"""Bodies that nobody can read, by every road of Spark: a row each, with the reason; none is missing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def by_files(spark, store, **options):
 
 
 def check_rows(rows, bad=BAD):
-    """Every message is a row: honest ones as they were sent, the others as they are stored, with the reason."""
+    """Every message is a row: honest ones as they were sent, others as they are stored, with the reason."""
     assert sorted(bytes(row.body) for row in rows if row.bodyError is None) == sorted(HONEST * 2)
     found = {(bytes(row.body), row.sysFlag): row.bodyError for row in rows if row.bodyError is not None}
     assert found.keys() == {(poison.body, poison.sys_flag) for poison in bad.values()}
@@ -88,7 +88,7 @@ def test_an_option_has_the_query_fail(spark, cluster, store):
         by_files(spark, store, failOnBadBody="true").select("body"),
         read_store(spark, store, ["body"], topics="poisoned", fail_on_bad_body=True),
     ):
-        with pytest.raises(Exception, match="of topic poisoned at physical offset .* cannot be read: body"):
+        with pytest.raises(Exception, match=r"of topic poisoned at physical offset .* cannot be read: body"):
             frame.collect()
     assert by_files(spark, store, failOnBadBody="true", decompress="false").count() == len(BAD) + 8
     columns = read_store(spark, store, ["queueId"], topics="poisoned", fail_on_bad_body=True)
@@ -148,10 +148,9 @@ def test_an_archive_keeps_their_bytes_and_a_replay_writes_the_same(
     )
     assert report.messages == len(BAD) + len(HONEST) * 2
     reader = spark.read.format("rocketmq").option("namesrv", cluster.namesrv).option("topic", target)
-    check_rows(reader.load().collect(), {
-        name: poison._replace(sys_flag=poison.sys_flag | (delivery == "exactly-once") * sysflag.TRANSACTION_COMMIT)
-        for name, poison in BAD.items()
-    })  # fmt: skip
+    ended = sysflag.TRANSACTION_COMMIT if delivery == "exactly-once" else 0
+    flagged = {name: poison._replace(sys_flag=poison.sys_flag | ended) for name, poison in BAD.items()}
+    check_rows(reader.load().collect(), flagged)
     again = reader.option("decompress", "false").load()
     assert [item for item in stored(again) if item[1]] == sorted(
         (poison.body, poison.sys_flag & COMPRESSION) for poison in BAD.values()

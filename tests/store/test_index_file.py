@@ -340,7 +340,7 @@ def test_a_range_of_times_over_several_files(
 
 
 def test_every_reader_has_the_time_of_the_first_entry_of_a_file(tmp_path: Path) -> None:
-    """Java counts its seconds from the end of the file before: added to the begin of its own they are too many."""
+    """Java counts its seconds from the file before: added to the begin of its own file they are too many."""
     clock = ManualClock()
     config = small_config(tmp_path, max_hash_slot_num=3, max_index_num=5)
     with open_store(config, clock=clock) as store:

@@ -1,4 +1,4 @@
-"""Bodies that nobody can read: garbage and cut ones that say they are compressed, bombs, batches that are none."""
+"""Bodies that nobody can read: garbage and cut ones that are said to be compressed, bombs, bad batches."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections import deque
 
-from kourou.client.received import MessageBatch, ReceivedMessage
+from kourou.client.received import MessageBatch, ReceivedMessage, held_bytes
 from kourou.remoting.lenient_json import MessageQueue
 
 LOCK_LIVES_S = 30.0  # a lock that was not renewed for this long is not trusted (the broker's live 60 s)
@@ -35,7 +35,7 @@ class Delivery:
         self.messages = messages
         self.batch: MessageBatch | None = None  # where a whole batch was given out
         self.count = len(messages)
-        self.size_bytes = sum(message.held_bytes for message in messages)
+        self.size_bytes = held_bytes(messages)
         self.epoch = epoch
         self.is_done = False
         self.started_at = time.monotonic()
@@ -115,7 +115,7 @@ class ProcessQueue:
             batch = self._batches.popleft()
             self._messages.extend(batch.messages)
             self._opened_end = batch.next_offset
-            size_bytes = sum(message.held_bytes for message in batch.messages)
+            size_bytes = held_bytes(batch.messages)
             self._change(len(batch.messages) - batch.size, size_bytes - len(batch.body))
         waiting = self._messages
         if not waiting:
@@ -143,7 +143,7 @@ class ProcessQueue:
     def give_back(self, delivery: Delivery) -> None:
         """Put what is left of the messages of a delivery back where they were: they are given out again."""
         if delivery.counts:
-            size_bytes = sum(message.held_bytes for message in delivery.messages)
+            size_bytes = held_bytes(delivery.messages)
             self._change(len(delivery.messages) - delivery.count, size_bytes - delivery.size_bytes)
             self._messages.extendleft(reversed(delivery.messages))
             self._deliveries.remove(delivery)

@@ -12,7 +12,7 @@ import orjson
 
 from kourou.admin import Admin
 from kourou.client.consumer import Sql
-from kourou.client.received import ReceivedMessage
+from kourou.client.received import ReceivedMessage, held_bytes
 from kourou.console.view import message_url
 from kourou.errors import KourouError
 from kourou.message import properties as names
@@ -70,7 +70,7 @@ async def browse(
                 async for message in admin.messages.read(queue, start, high, wanted):
                     if end_ms is None or message.store_timestamp <= end_ms:
                         found.messages.append(message)
-                        left_bytes -= message.held_bytes
+                        left_bytes -= held_bytes([message])
                         count += 1
                 high = start
 

@@ -145,7 +145,7 @@ class BatchSender:
             self._settle(next(iter(self._under_way.values())))
 
     def send_singles(self, messages: Sequence[tuple[Message, MessageQueue, int]]) -> Iterator[Sent]:
-        """Each message in a request of its own, with a system flag, many under way; where each went, in order."""
+        """Each message in a request of its own, with its system flag; where each went, in order."""
         waiting: list[_Batch] = []
         for message, queue, sys_flag in messages:
             batch = _Batch(queue, single=message, sys_flag=sys_flag, named=True)
