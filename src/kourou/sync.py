@@ -69,6 +69,9 @@ _C = TypeVar("_C", client.Producer, client.Consumer, client.PullConsumer)
 _R = TypeVar("_R", client.Consumer, client.PullConsumer)
 
 
+SIGNAL_WAIT_S = 0.5
+
+
 class _Loop:
     """An event loop in a thread."""
 
@@ -118,7 +121,13 @@ class _Loop:
         """What a coroutine function returns; if the caller is interrupted, it is cancelled."""
         future = self.submit(function, *args, **kwargs)
         try:
-            return future.result()
+            while True:
+                # A signal that comes just before a wait begins has its handler called when the wait ends.
+                try:
+                    return future.result(SIGNAL_WAIT_S)
+                except TimeoutError:
+                    if future.done():
+                        return future.result()
         except BaseException:
             future.cancel()
             raise

@@ -109,7 +109,7 @@ def test_a_name_server_that_forgot_the_broker_is_told_again(tmp_path):
     ):
         until(lambda: has_all(server, site.broker))
         (key,) = server.routes._live
-        server.routes._forget(*key)
+        server.routes._forget({key})
         assert not has_all(server, site.broker)
         until(lambda: has_all(server, site.broker))
 
@@ -206,7 +206,7 @@ def test_a_slave_keeps_its_master_while_one_name_server_knows_it(tmp_path):
             assert service is not None
             address = master.broker.config.address
             until(lambda: service.master_address == address)
-            forgets.routes._forget(master.broker.config.broker_cluster_name, address)
+            forgets.routes._forget({(master.broker.config.broker_cluster_name, address)})
             slave.run(slave.broker.registrar.register_all())
             assert service.master_address == address
 

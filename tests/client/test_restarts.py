@@ -39,6 +39,8 @@ def play(what: Callable[[World, Producer], Awaitable[None]]) -> None:
     async def main() -> None:
         await world.start("namesrv")
         await world.start("broker")
+        while not world.brokers["broker"].registrar.registered_at:
+            await asyncio.sleep(0.1)
         await world.run(world.add_node("client"), use())
 
     world.play(main(), LIMIT_S)

@@ -26,6 +26,7 @@ from support.broker import Peer, Site, pull_request, running, send_request, unti
 MIB = 1 << 20
 PROBE = 29_999
 REFERENCE_TOKENS = 400_000
+TIMES = 4  # the bystander shares its two cores with other tests
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def test_no_body_stops_the_loop_whatever_the_request(
         port, codes = site.port, sorted(site.broker.server._handlers)
     else:
         port, codes = name_server.port, sorted(map(int, NAME_SERVER_HANDLERS))
-    bodies = [make(MIB - 100), make(3 * MIB)]
+    bodies = [make(MIB - 100), make(8 * MIB)]
     with Bystander(port) as bystander:
         for code in codes:
             with contextlib.closing(Peer(port)) as peer:
@@ -98,7 +99,7 @@ def test_no_body_stops_the_loop_whatever_the_request(
                     with contextlib.suppress(ConnectionError):
                         peer.call(RemotingCommand(code, {}, body))
     assert bystander.answers > len(codes)
-    assert bystander.longest_s < reference_s
+    assert bystander.longest_s < TIMES * reference_s
 
 
 def test_fifteen_mebibytes_of_broken_json_are_refused_unread(site: Site, reference_s: float) -> None:
@@ -111,7 +112,7 @@ def test_fifteen_mebibytes_of_broken_json_are_refused_unread(site: Site, referen
         assert "maxRequestBodyBytes" in (answer.remark or "")
         assert peer.call(RemotingCommand(PROBE)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert site.broker.refusals.counts["maxRequestBodyBytes"] == before + 1
-    assert bystander.longest_s < reference_s
+    assert bystander.longest_s < TIMES * reference_s
 
 
 def heartbeat(groups: int, prefix: str) -> RemotingCommand:
@@ -134,7 +135,7 @@ def test_a_heartbeat_of_many_groups_is_refused_whole(site: Site, reference_s: fl
         assert site.broker.refusals.counts["maxGroupsPerClient"] == 1
         assert peer.call(heartbeat(1000, "h")).code == ResponseCode.SUCCESS
         assert len(site.broker.groups.groups) == before + 1000
-    assert bystander.longest_s < reference_s
+    assert bystander.longest_s < TIMES * reference_s
 
 
 def registration(topics: int, name: str) -> RemotingCommand:
@@ -165,7 +166,7 @@ def test_registrations_of_many_topics_are_read_beside_others_or_refused(
         assert name_server.routes.sizes()["topics"] == before + 90_000
     until(lambda: name_server.routes.sizes()["topics"] == before, "them to go with their connection")
     assert name_server.refusals.counts["maxRegisteredTopics"] == 1
-    assert bystander.longest_s < reference_s
+    assert bystander.longest_s < TIMES * reference_s
 
 
 def test_topics_of_brokers_are_bounded_in_all(name_server: NameServer) -> None:

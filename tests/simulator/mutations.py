@@ -212,7 +212,7 @@ PLANTED: dict[str, Planted] = {
     "slave-ack": Planted(
         "sends are acknowledged before the slave has them", ((MessageStore, "wait_for_slaves", _says_ok),), 0
     ),
-    "crc": Planted("recovery checks no CRC", ((_store, "recover", _recover_without_crc),), 49),
+    "crc": Planted("recovery checks no CRC", ((_store, "recover", _recover_without_crc),), 42),
     "cut-more": Planted("recovery cuts the last good record", ((_recovery, "_cut", _cut_one_more),), 2),
     "cut-nothing": Planted("recovery leaves what is behind the end", ((_recovery, "_cut", _cut_nothing),), 0),
     "config-sync": Planted(

@@ -25,7 +25,7 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -37,7 +37,7 @@ from kourou.message.ids import decode_offset_message_id
 from kourou.remoting.codes import RequestCode
 from kourou.remoting.headers import CreateTopic
 from kourou.store import PutMessageResult, PutMessageStatus
-from kourou.store.put import InnerMessage, MessagePutter
+from kourou.store.put import InnerMessage, MessagePutter, WaitingMessage
 from simulator.faults import Fault, Faults, make_schedule
 from simulator.lives import Lives
 from simulator.loop import NODE
@@ -114,16 +114,27 @@ class Scenario:
 
     def run(self) -> str:
         """Play it to its end, and check; a digest of what happened. AssertionError if something is wrong."""
-        put_message = MessagePutter.put_message
+        put_message, put_waiting = MessagePutter.put_message, MessagePutter.put_waiting
 
-        def noted(putter: MessagePutter, message: InnerMessage) -> PutMessageResult:
-            result = put_message(putter, message)
-            if message.topic == TOPIC and result.status is PutMessageStatus.PUT_OK:
+        def note(
+            putter: MessagePutter, topic: str, body: bytes | memoryview, result: PutMessageResult
+        ) -> None:
+            if topic == TOPIC and result.status is PutMessageStatus.PUT_OK:
                 times = self.world.now_ms(), putter.clock.now_ms()
-                self.model.arrivals[name_of(message.body)].append(times)
+                self.model.arrivals[name_of(body)].append(times)
+
+        def put(putter: MessagePutter, message: InnerMessage) -> PutMessageResult:
+            result = put_message(putter, message)
+            note(putter, message.topic, message.body, result)
             return result
 
-        with mock.patch.object(MessagePutter, "put_message", noted):
+        def put_due(putter: MessagePutter, messages: Sequence[WaitingMessage]) -> PutMessageResult:
+            result = put_waiting(putter, messages)
+            for topic, _, _, body, _ in messages:
+                note(putter, topic, body, result)
+            return result
+
+        with mock.patch.multiple(MessagePutter, put_message=put, put_waiting=put_due):
             self.world.play(self._main(), LIMIT_S)
         return self._digest.hexdigest()
 

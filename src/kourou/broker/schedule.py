@@ -138,7 +138,9 @@ class DelayService:
             if left_ms(entry.tags_code, entry.physical_offset, delay_ms) > 0:
                 return
             message = store.look_message(entry.physical_offset)
-            if message is not None and not store.queues.was_deleted(message):
+            if message is not None and not store.queues.was_deleted(
+                message.properties.get(names.REAL_TOPIC), message.physical_offset
+            ):
                 yield entry.queue_offset, message
 
     def _delivered_to(self, topic: str, queue_id: int) -> set[_Identity]:
@@ -202,10 +204,7 @@ class DelayService:
     def _next_due(self, queue: AnyQueue, level: int) -> list[QueueEntry]:
         """The next entries of a level that are due, as many as a turn has."""
         left_ms, delay_ms = self._broker.store.look_at_clock().left_ms, self.delays_ms[level - 1]
-        entries = list(islice(queue.iterate(self.offsets[level]), MAX_A_TURN))
-        # They are in the order of their times: mostly all are due, or a few.
-        if not entries or left_ms(entries[-1].tags_code, entries[-1].physical_offset, delay_ms) <= 0:
-            return entries
+        entries = islice(queue.iterate(self.offsets[level]), MAX_A_TURN)
         return list(
             takewhile(lambda one: left_ms(one.tags_code, one.physical_offset, delay_ms) <= 0, entries)
         )
@@ -258,7 +257,7 @@ class DelayService:
         if not topic or not queue_id.isdecimal():
             log.error("a delayed message at %d has no topic to go to and is left out", physical_offset)
             return None
-        if physical_offset < self._broker.store.queues.deleted_at.get(topic, 0):
+        if self._broker.store.queues.was_deleted(topic, physical_offset):
             log.info("a delayed message at %d goes with its topic %s", physical_offset, topic)
             return None
         return topic, int(queue_id), header, body, text

@@ -320,7 +320,9 @@ class TimerService:
         if found is None or out_ms is None:
             log.error("a message at %d has no time to come and is left out", entry.physical_offset)
             return True
-        if self._broker.store.queues.was_deleted(found):
+        if self._broker.store.queues.was_deleted(
+            found.properties.get(names.REAL_TOPIC), found.physical_offset
+        ):
             return True
         slot_ms = self._time.slot_ms(out_ms)
         if self.delivers and slot_ms < self._write_ms:
@@ -451,7 +453,9 @@ class TimerService:
         """Put a message into its queue or, if it rolls, into that of the timer again; False to try again."""
         properties = found.properties
         topic, queue_text = properties.get(names.REAL_TOPIC), properties.get(names.REAL_QUEUE_ID, "")
-        if self._broker.store.queues.was_deleted(found):
+        if self._broker.store.queues.was_deleted(
+            found.properties.get(names.REAL_TOPIC), found.physical_offset
+        ):
             log.info("a timer message at %d goes with its topic %s", found.physical_offset, topic)
             return True  # it is not counted any more: counts go with a topic too
         if names.TIMER_DEL_UNIQKEY in properties and not rolls:

@@ -300,11 +300,10 @@ class ConsumeQueueStore:
             if message is not None and message.topic == DELETION_TOPIC:
                 self.deleted_at[message.properties.get(names.KEYS, "")] = entry.physical_offset
 
-    def was_deleted(self, waiting: StoredMessage) -> bool:
+    def was_deleted(self, topic: str | None, physical_offset: int) -> bool:
         """Whether the topic that a message waits for was deleted since: it was of that one, not of one of the
         same name that was made again."""
-        topic = waiting.properties.get(names.REAL_TOPIC, "")
-        return waiting.physical_offset < self.deleted_at.get(topic, 0)
+        return topic is not None and physical_offset < self.deleted_at.get(topic, 0)
 
     def delete_expired(self, min_physical_offset: int) -> int:
         """Remove the files that point only to records that are gone."""
