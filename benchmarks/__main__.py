@@ -15,10 +15,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import brokers, clients, crash, growth, profiles, replication, report, scale, services
-from benchmarks.broker_processes import CannotRunError
+from benchmarks import report
+from benchmarks.beside_java import brokers, clients, crash, growth, profiles, replication, scale, services
+from benchmarks.beside_java.broker_processes import CannotRunError
+from benchmarks.beside_java.figures import machine
 from benchmarks.common import Row, print_rows
-from benchmarks.figures import machine
 
 NAMES = ["append", "flush", "read", "scan", "recovery", "memory", "sql_filter", "pipeline"]
 COMPARISONS: dict[str, Any] = {

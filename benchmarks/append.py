@@ -6,7 +6,7 @@ import time
 from collections import deque
 
 from benchmarks.common import Row, best_of, messages, open_store, scratch
-from kourou.store.disk import OsDisk
+from kourou.store.log.disk import OsDisk
 
 COUNT = 150_000
 

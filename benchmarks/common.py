@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.broker_processes import CannotRunError
+from benchmarks.beside_java.broker_processes import CannotRunError
 from kourou.message import UniqueIdGenerator
 from kourou.store import InnerMessage, MessageStore, MessageStoreConfig
 

@@ -13,10 +13,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from benchmarks.broker_processes import HOST, Broker, wait_for_port
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.command import JSON, RemotingCommand, frame_head
+from benchmarks.beside_java.broker_processes import HOST, Broker, wait_for_port
 from kourou.remoting.connection import Answer, Connection, Handler
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.command import JSON, RemotingCommand, frame_head
 from kourou.remoting.server import RemotingServer
 
 _ANSWER = (
@@ -68,7 +68,7 @@ def running_echo() -> Iterator[Broker]:
 
 
 if __name__ == "__main__":
-    from kourou.cli.serve import run, settle_memory
+    from kourou.cli.servers.serve import run, settle_memory
 
     settle_memory()
     run(_serve())

@@ -151,7 +151,7 @@ def _drain(frame: Any) -> None:
 
 
 def _broker_rows(spark: Any) -> list[Row]:
-    from kourou.remoting.codes import RequestCode
+    from kourou.remoting.protocol.codes import RequestCode
     from kourou.spark import read_store
     from kourou.spark.channel import NetSettings, call
     from kourou.spark.schema import ddl
@@ -238,7 +238,7 @@ def _feeder(cluster: Any) -> Callable[[], None]:
     from kourou.message import Message
     from kourou.spark.channel import NetSettings
     from kourou.spark.cluster import ClusterView
-    from kourou.spark.send import BatchSender
+    from kourou.spark.write.send import BatchSender
 
     sender = BatchSender(ClusterView(cluster.namesrv, NetSettings()), group="bench")
 

@@ -14,8 +14,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.brokers import BROKERS
-from benchmarks.figures import Line, figure
+from benchmarks.beside_java.brokers import BROKERS
+from benchmarks.beside_java.figures import Line, figure
 
 KOUROU, JAVA, MISSED = "#2563eb", "#f59e0b", "#dc2626"
 _STYLE = """

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from benchmarks.common import Row, best_of, fill, open_store, scratch
-from kourou.message.columns import iter_columns
+from kourou.message.scan.columns import iter_columns
 from kourou.store import MessageStore
 
 LOG_BYTES = 512 * 1024 * 1024

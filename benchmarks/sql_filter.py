@@ -7,11 +7,11 @@ import shutil
 import subprocess
 import time
 
-from benchmarks.broker_processes import RUN_JAVA, CannotRunError
+from benchmarks.beside_java.broker_processes import RUN_JAVA, CannotRunError
 from benchmarks.common import QUEUES, TOPIC, Row, best_of, open_store, scratch
-from kourou.broker.filters import filter_of
+from kourou.broker.messages.filters import filter_of
 from kourou.message import UniqueIdGenerator
-from kourou.remoting.subscription import SQL92, SubscriptionData
+from kourou.remoting.protocol.subscription import SQL92, SubscriptionData
 from kourou.store import InnerMessage, MessageStore
 
 RECORDS = 50_000

@@ -14,11 +14,11 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
+from kourou.inspect import StoreDirectory
+from kourou.inspect.log_scan import Blank, Stretch, walk
 from kourou.message.codec import HEADERS, StoredMessage, decode
 from kourou.store import InnerMessage, MessageStore, MessageStoreConfig
-from kourou.store.index_file import key_hash
-from kourou.store.offline import StoreDirectory
-from kourou.store.offline.log_scan import Blank, Stretch, walk
+from kourou.store.index.index_file import key_hash
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 LOG_FILE_BYTES = 4096  # 1 GiB by default

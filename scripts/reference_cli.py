@@ -9,7 +9,7 @@ from typing import Any
 from typer.main import get_command
 
 from kourou.cli import app
-from kourou.cli.mqadmin import verbs
+from kourou.cli.mqadmin.commands import verbs
 from reference_text import MADE, cell, first_paragraph, table
 
 HEAD = f"""# The command line

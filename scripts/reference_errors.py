@@ -7,7 +7,7 @@ import pkgutil
 
 import kourou
 from kourou.errors import KourouError
-from kourou.remoting.codes import ResponseCode
+from kourou.remoting.protocol.codes import ResponseCode
 from reference_text import MADE, first_paragraph, table
 
 HEAD = f"""# Errors

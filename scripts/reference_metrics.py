@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kourou.broker import metrics_families
+from kourou.broker.metrics import families as metrics_families
 from kourou.namesrv import metrics as namesrv_metrics
 from kourou.remoting.metrics import Family
 from reference_text import MADE, table

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from kourou.broker.handlers import MODULES
-from kourou.broker.pull import MessagePuller
-from kourou.broker.send import MessageSender
+from kourou.broker.messages.pull import MessagePuller
+from kourou.broker.messages.send import MessageSender
 from kourou.namesrv.handlers import HANDLERS as NAMESRV_HANDLERS
-from kourou.remoting.codes import RequestCode
+from kourou.remoting.protocol.codes import RequestCode
 from reference_text import MADE, first_paragraph, table
 
 # Requests that a broker sends to its clients, or a name server to its brokers
@@ -24,8 +24,8 @@ TO_CLIENTS = {
 HEAD = f"""# The protocol: every request code
 
 {MADE}
-Frames and headers are described in `src/kourou/remoting/command.py`, the fields of each request in
-`src/kourou/remoting/headers.py`.
+Frames and headers are described in `src/kourou/remoting/protocol/command.py`, the fields of each request in
+`src/kourou/remoting/protocol/headers.py`.
 
 A code that is not served is answered with `REQUEST_CODE_NOT_SUPPORTED` (3). "To clients" are requests that a
 broker sends over the connections of its clients.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kourou.spark.broker_road import BATCH_ONLY, READ_OPTIONS, STREAM_ONLY
-from kourou.spark.sink import SINK_OPTIONS
+from kourou.spark.read.broker_road import BATCH_ONLY, READ_OPTIONS, STREAM_ONLY
 from kourou.spark.source import STORE_OPTIONS
+from kourou.spark.write.sink import SINK_OPTIONS
 from reference_text import MADE, table
 
 GUIDE = Path(__file__).resolve().parent.parent / "docs" / "spark.md"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support import golden
 from support.proof import PROOF, proof
+from support.recorded import golden
 
 # The time that an example takes says something about the machine, and what else runs on it.
 settings.register_profile(
@@ -31,7 +31,7 @@ pytest_plugins = ["support.ci", "support.tools", "pytester"]
 def golden_store(tmp_path: Path) -> Callable[[str], golden.GoldenStore]:
     """`golden_store(name)` gives (path, expected): a private copy, and what Java reads in it.
 
-    All names are in `support.golden.GOLDEN_STORES`.
+    All names are in `support.recorded.golden.GOLDEN_STORES`.
     """
 
     def unpack(name: str) -> golden.GoldenStore:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from benchmarks import profiles
-from benchmarks.broker_processes import CannotRunError, build_generator
-from benchmarks.brokers import awake
-from benchmarks.profile_rows import PROFILES
-from benchmarks.profile_sites import Site, check, running_site
+from benchmarks.beside_java import profiles
+from benchmarks.beside_java.broker_processes import CannotRunError, build_generator
+from benchmarks.beside_java.brokers import awake
+from benchmarks.beside_java.profile_rows import PROFILES
+from benchmarks.beside_java.profile_sites import Site, check, running_site
 
 
 def report(rate: float, cpu_us: float = 10.0, *, ok: bool = True) -> dict:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks import brokers
-from benchmarks.broker_processes import CannotRunError
+from benchmarks.beside_java import brokers
+from benchmarks.beside_java.broker_processes import CannotRunError
 
 
 def report(rate: float, cpu_us: float = 10.0, memory_mib: int = 100) -> dict:

@@ -26,8 +26,8 @@ from kourou.namesrv import NameServerConfig
 from kourou.properties_file import parse_properties
 from kourou.remoting.tls import TlsConfig
 from kourou.store import MessageStoreConfig
-from support.servers import START_TIMEOUT_S, stop
-from support.wire import free_ports
+from support.recorded.wire import free_ports
+from support.sites.servers import START_TIMEOUT_S, stop
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
 KOUROU = [sys.executable, "-m", "kourou"]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kourou.store import InnerMessage, MessageStore, MessageStoreConfig
-from support.golden import GoldenStore
+from support.recorded.golden import GoldenStore
 from support.walkthrough import Reader
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

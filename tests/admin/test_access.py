@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from kourou.cli import app, mqadmin_access
-from support.guarded import ADMIN, SECRET, guarded_broker
+from kourou.cli import app
+from kourou.cli.mqadmin import access as mqadmin_access
 from support.java import java
-from support.servers import mqadmin as java_mqadmin
+from support.sites.guarded import ADMIN, SECRET, guarded_broker
+from support.sites.servers import mqadmin as java_mqadmin
 
 
 class Guarded:

@@ -11,8 +11,8 @@ import pytest
 from typer.main import get_command
 
 from kourou.cli import app
-from support.clients import numbers
 from support.scenes import CLIENT_ID, CLUSTER, COUNT, GROUP, PRODUCERS, QUEUES, TOPIC, Scene
+from support.sites.clients import numbers
 
 
 def admin(scene: Scene, *arguments: str, code: int = 0) -> str:

@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 from kourou import sync
 from kourou.admin import Admin, AdminError
 from kourou.admin.model import version_name
-from kourou.admin.traces import read_traces
+from kourou.admin.tools.traces import read_traces
 from kourou.cli import app
 from kourou.client import Message, RefusedError
 from kourou.client.trace import TraceBean, TraceContext, TraceType
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.headers import TopicName
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.headers import TopicName
 from kourou.testing import Cluster
-from support.clients import run
+from support.sites.clients import run
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kourou.admin import doctor
-from kourou.admin.doctor import FAIL, OK, WARN, Check, examine
+from kourou.admin.tools import doctor
+from kourou.admin.tools.doctor import FAIL, OK, WARN, Check, examine
 from support.scenes import Scene
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kourou.admin.bench import Latency, Tick
+from kourou.admin.tools.bench import Latency, Tick
 from kourou.cli.bench import chart, sparkline
 from kourou.cli.tail import BodyForm, pretty_body
-from support.clients import numbers
 from support.scenes import TOPIC, Scene
+from support.sites.clients import numbers
 
 
 @pytest.fixture

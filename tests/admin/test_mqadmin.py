@@ -13,14 +13,15 @@ from typing import NamedTuple
 import pytest
 
 from kourou.admin import Admin
-from kourou.cli import mqadmin_access, mqadmin_brokers
-from kourou.cli.mqadmin import verbs
-from kourou.cli.mqadmin_verbs import Flags, file_name, line
+from kourou.cli.mqadmin import access as mqadmin_access
+from kourou.cli.mqadmin import brokers as mqadmin_brokers
+from kourou.cli.mqadmin.commands import verbs
+from kourou.cli.mqadmin.verbs import Flags, file_name, line
 from kourou.message import Message
-from support.clients import numbers, run
 from support.java import java
 from support.scenes import CLIENT_ID, CLUSTER, COUNT, GROUP, PRODUCERS, TOPIC, Scene
-from support.servers import mqadmin_at_once
+from support.sites.clients import numbers, run
+from support.sites.servers import mqadmin_at_once
 
 NAME = "by-operator"  # of what the verbs below make
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from kourou.broker.groups import SubscriptionGroupConfig
 from kourou.broker.names import TIMER_TOPIC, TRANS_HALF_TOPIC
+from kourou.broker.state.groups import SubscriptionGroupConfig
 from kourou.message.host import pack_host
 from kourou.message.properties import encode_properties
 from kourou.message.recall import RecallHandle
-from kourou.remoting import lenient_json
-from kourou.remoting.codes import RequestCode as Code
-from kourou.remoting.codes import ResponseCode
-from kourou.remoting.command import RemotingCommand
-from support.broker import (
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode as Code
+from kourou.remoting.protocol.codes import ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from support.sites.broker import (
     HOST,
     SUSPEND,
     Site,
@@ -31,9 +31,9 @@ from support.broker import (
     send_request,
     until,
 )
-from support.broker import SUBSCRIPTION as SUBSCRIBES
-from support.guarded_site import GUARDED, User, guarded_name_server, guarded_site
-from support.store import ManualClock
+from support.sites.broker import SUBSCRIPTION as SUBSCRIBES
+from support.sites.guarded_site import GUARDED, User, guarded_name_server, guarded_site
+from support.stores.store import ManualClock
 
 NO_PERMISSION = ResponseCode.NO_PERMISSION
 NO_TOPICS = b'{"topicConfigSerializeWrapper":{"topicConfigTable":{}}}'  # of a broker that registers

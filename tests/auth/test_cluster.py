@@ -8,18 +8,18 @@ import pytest
 
 from kourou.auth import Acl
 from kourou.broker import Broker, BrokerConfig
-from kourou.broker.groups import SubscriptionGroupConfig
+from kourou.broker.state.groups import SubscriptionGroupConfig
 from kourou.client import Consumer, Message, Producer
 from kourou.client.core import ClientCore, RefusedError, make_client_id
 from kourou.errors import KourouError
 from kourou.message.ids import decode_offset_message_id
 from kourou.namesrv import NameServer, NameServerConfig
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
-from kourou.remoting.headers import CreateTopic
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.headers import CreateTopic
 from kourou.remoting.signing import Credentials
-from support.access import BROKER, NAME_SERVER, request_of
-from support.clients import run, take
+from support.sites.access import BROKER, NAME_SERVER, request_of
+from support.sites.clients import run, take
 
 ADMIN, APP = Credentials("admin", "12345678"), Credentials("app", "app-secret")
 PROPERTIES = {

@@ -11,10 +11,10 @@ from kourou.auth import AccessError, AccessTables, Acl, AuthConfig, Guard, Resou
 from kourou.auth.model import ALLOW, DENY
 from kourou.auth.rules import RULES, needs_of
 from kourou.errors import ConfigError
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.command import RemotingCommand
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.signing import Credentials
-from support.access import SERVED, request_of
+from support.sites.access import SERVED, request_of
 
 PEER = "127.0.0.1:4711"
 SUPER = Credentials("admin", "secret")

@@ -6,10 +6,10 @@ import pytest
 
 from kourou.auth import AccessError, AccessTables, Acl, AuthConfig, Guard
 from kourou.auth.model import ACTIONS, ALL_ACTIONS
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.command import RemotingCommand
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.signing import Credentials
-from support.access import SERVED, request_of
+from support.sites.access import SERVED, request_of
 
 # Resource and the actions of which one is needed; all of them, where there are several -> the requests
 PRIVILEGES = {

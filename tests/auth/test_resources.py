@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from kourou.namesrv.handlers import HANDLERS as NAME_SERVER_CODES
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
-from support.access import BROKER as BROKER_CODES
-from support.broker import Site
-from support.guarded_site import NameServerSite, User, guarded_name_server, guarded_site
-from support.resources import BROKER, NAME_SERVER, OURS, REGISTERED, Case, prepare
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from support.sites.access import BROKER as BROKER_CODES
+from support.sites.broker import Site
+from support.sites.guarded_site import NameServerSite, User, guarded_name_server, guarded_site
+from support.sites.resources import BROKER, NAME_SERVER, OURS, REGISTERED, Case, prepare
 
 
 def test_every_request_that_is_served_is_in_the_table() -> None:

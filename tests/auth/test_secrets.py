@@ -20,14 +20,14 @@ from pathlib import Path
 import pytest
 
 from kourou.broker.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
-from kourou.remoting.codes import RequestCode as Code
-from kourou.remoting.command import RemotingCommand, decode
+from kourou.remoting.protocol.codes import RequestCode as Code
+from kourou.remoting.protocol.command import RemotingCommand, decode
 from kourou.remoting.signing import Credentials
 from kourou.store.put import InnerMessage
-from support.broker import SUBSCRIPTION as SUBSCRIBES
-from support.broker import SUSPEND, WAIT_S, Peer, Site, heartbeat, pull_request, send_request, until
-from support.guarded_site import NameServerSite, User, guarded_name_server, guarded_site
-from support.resources import BROKER, NAME_SERVER, OURS, REGISTERED, Case, prepare
+from support.sites.broker import SUBSCRIPTION as SUBSCRIBES
+from support.sites.broker import SUSPEND, WAIT_S, Peer, Site, heartbeat, pull_request, send_request, until
+from support.sites.guarded_site import NameServerSite, User, guarded_name_server, guarded_site
+from support.sites.resources import BROKER, NAME_SERVER, OURS, REGISTERED, Case, prepare
 
 MARK = "SECRET"
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kourou.remoting import lenient_json
-from kourou.remoting.command import RemotingCommand
-from support.broker import UNIQUE_ID, Site, running, send_request, until
-from support.fault_disk import FaultDisk
-from support.store import ManualClock
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.command import RemotingCommand
+from support.sites.broker import UNIQUE_ID, Site, running, send_request, until
+from support.stores.fault_disk import FaultDisk
+from support.stores.store import ManualClock
 
 # Nothing is flushed that nobody asks for.
 UNFLUSHED = {

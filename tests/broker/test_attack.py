@@ -18,14 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.broker.handlers import make_handlers
+from kourou.inspect import StoreDirectory
+from kourou.inspect.check.findings import Severity
+from kourou.inspect.check.whole import check
 from kourou.message.batch import encode_batch
 from kourou.message.model import Message
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import JSON, ROCKETMQ, RemotingCommand
-from kourou.store.offline import StoreDirectory
-from kourou.store.offline.check import check
-from kourou.store.offline.findings import Severity
-from support.broker import (
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import JSON, ROCKETMQ, RemotingCommand
+from support.sites.broker import (
     FIELD_NAMES,
     SUBSCRIPTION,
     SUSPEND,

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from kourou.admin import Admin
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
-from kourou.store import index_catch_up
-from kourou.store.index_catch_up import IndexCatchUp
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.store.index import index_catch_up
+from kourou.store.index.index_catch_up import IndexCatchUp
 from support import loops
-from support.broker import Site, running, send_request
-from support.scrape import get, scrape
+from support.sites.broker import Site, running, send_request
+from support.sites.scrape import get, scrape
 
 COUNT = 100
 METRICS = {"metricsExporterType": "PROM", "metricsPromExporterPort": "0"}

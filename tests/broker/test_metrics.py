@@ -14,19 +14,19 @@ from pathlib import Path
 import pytest
 
 from kourou.broker import BrokerConfig
-from kourou.broker.metrics_families import FAMILIES
+from kourou.broker.metrics.families import FAMILIES
 from kourou.errors import ConfigError
 from kourou.message import sysflag
 from kourou.namesrv.metrics import FAMILIES as NAMESRV_FAMILIES
 from kourou.remoting import http, metrics, timing
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
-from kourou.remoting.headers import CreateTopic, EndTransaction
 from kourou.remoting.metrics import Family, Histogram, Page, RpcMeter, Totals, parse_labels
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.headers import CreateTopic, EndTransaction
 from kourou.remoting.timing import TimedConnection
 from kourou.testing import Cluster
-from support.broker import (
+from support.sites.broker import (
     HOST,
     SMALL,
     SUBSCRIPTION,
@@ -39,8 +39,8 @@ from support.broker import (
     send_request,
     until,
 )
-from support.scrape import Scraped, get, raw, scrape
-from support.servers import kourou
+from support.sites.scrape import Scraped, get, raw, scrape
+from support.sites.servers import kourou
 
 ROOT = Path(__file__).resolve().parents[2]
 ON = {"metricsExporterType": "PROM", "metricsPromExporterPort": "0", "timerWheelEnable": "true"}

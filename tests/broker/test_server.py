@@ -20,21 +20,24 @@ from typing import Any
 
 import pytest
 
-from kourou.broker import Broker, registrar, state_file
+from kourou.broker import Broker
 from kourou.broker import server as broker_server
-from kourou.broker.state_file import StateDamagedError
+from kourou.broker.services import registrar
+from kourou.broker.state import state_file
+from kourou.broker.state.state_file import StateDamagedError
 from kourou.errors import ConfigError, KourouError, StoreLockedError
 from kourou.files import write_atomically
+from kourou.inspect import StoreDirectory
+from kourou.inspect.check.whole import check
 from kourou.namesrv import NameServer, NameServerConfig
-from kourou.remoting import lenient_json
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import ONEWAY_FLAG, RemotingCommand
-from kourou.remoting.headers import CreateTopic
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import ONEWAY_FLAG, RemotingCommand
+from kourou.remoting.protocol.headers import CreateTopic
 from kourou.remoting.server import RemotingServer
-from kourou.store.offline import StoreDirectory
-from kourou.store.offline.check import check
 from kourou.testing import Cluster
-from support.broker import (
+from support.recorded.wire import free_ports
+from support.sites.broker import (
     HOST,
     SMALL,
     SUBSCRIPTION,
@@ -50,8 +53,7 @@ from support.broker import (
     send_request,
     until,
 )
-from support.servers import kourou_broker, kourou_name_server
-from support.wire import free_ports
+from support.sites.servers import kourou_broker, kourou_name_server
 
 READY_S = 30
 
@@ -660,7 +662,7 @@ def test_the_fixture_is_there_where_kourou_is_installed(pytester: pytest.Pyteste
     """Given a project that has kourou, then its tests have a cluster, the same for all of them."""
     pytester.makepyfile(
         """
-        from kourou.remoting.codes import RequestCode
+        from kourou.remoting.protocol.codes import RequestCode
 
         seen = []
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.stats import BrokerStats
+from kourou.broker.metrics.stats import BrokerStats
 from kourou.store import MessageStoreConfig
-from support.store import ManualClock
+from support.stores.store import ManualClock
 
 ZERO = {"avgpt": 0.0, "sum": 0, "tps": 0.0}
 

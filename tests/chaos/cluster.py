@@ -10,12 +10,12 @@ from pathlib import Path
 from chaos.load import TOPIC
 from chaos.nodes import Node, broker, name_server, until
 from chaos.recorder import Found, Place, name_of
-from kourou.remoting import lenient_json
-from kourou.remoting.codes import RequestCode
-from kourou.store.offline import StoreDirectory
-from kourou.store.offline.check import check
-from kourou.store.offline.findings import Severity
-from support.servers import broker_names
+from kourou.inspect import StoreDirectory
+from kourou.inspect.check.findings import Severity
+from kourou.inspect.check.whole import check
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode
+from support.sites.servers import broker_names
 
 QUEUES = 2
 OPEN_FILES = 700  # of broker-b, so that a few hundred connections are too many

@@ -15,7 +15,7 @@ from chaos.load import TOPIC, Load
 from chaos.nodes import Node, until
 from kourou.message.compression import CompressionType
 from support.poison import bomb
-from support.wire import Caller
+from support.recorded.wire import Caller
 
 HOUR_S = 3600
 MANY = 400  # connections

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kourou.remoting import lenient_json
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
-from kourou.remoting.headers import CreateTopic
-from support.broker import messages_in, pull_request
-from support.servers import HOST
-from support.wire import Caller, free_ports
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.headers import CreateTopic
+from support.recorded.wire import Caller, free_ports
+from support.sites.broker import messages_in, pull_request
+from support.sites.servers import HOST
 
 TESTS = Path(__file__).resolve().parent.parent
 START_S = 60.0

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from kourou.message.compression import CompressionType
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.command import RemotingCommand
-from support.broker import pull_request, send_request
-from support.servers import HOST
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.command import RemotingCommand
+from support.sites.broker import pull_request, send_request
+from support.sites.servers import HOST
 
 
 @contextmanager

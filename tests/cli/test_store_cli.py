@@ -464,7 +464,7 @@ def test_the_command_itself(plain):
 def test_a_store_in_use_is_not_rebuilt(plain):
     path, _ = plain
     program = (
-        "import sys; from kourou.store.disk import OsDisk;"
+        "import sys; from kourou.store.log.disk import OsDisk;"
         "OsDisk().lock(sys.argv[1]); print(flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -500,7 +500,7 @@ def test_a_reader_that_goes_away_is_no_error(golden_store):
 def test_an_interrupt_ends_it_quietly(plain):
     path, _ = plain
     program = (
-        "import signal, sys, time, kourou.store.offline.check as m;"
+        "import signal, sys, time, kourou.inspect.check.whole as m;"
         "signal.signal(signal.SIGINT, signal.default_int_handler);"  # ignored where a shell runs tests with &
         "from kourou.cli import main;"
         "m.check = lambda *a, **k: (print('ready', flush=True), time.sleep(60));"

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from kourou.cli import app
-from kourou.cli.mqadmin_groups import running_info_text
-from kourou.cli.serve import OneLineEach, set_up_logging
+from kourou.cli.mqadmin.groups import running_info_text
+from kourou.cli.servers.serve import OneLineEach, set_up_logging
 from kourou.cli.tail import BodyForm, pretty_body
-from kourou.remoting import lenient_json
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.server import RemotingServer
-from support.broker import HOST, loop_thread, run_on
+from support.sites.broker import HOST, loop_thread, run_on
 
 FORGED = "2026-11-15 08:30:00,000 WARNING kourou.broker all is well"
 # Line breaks of every kind, sequences for terminals in both forms, the other direction, NUL, DEL, invisible

@@ -17,7 +17,7 @@ import pytest
 
 from kourou.admin import Admin
 from kourou.sync import Consumer, Message, Producer, Sql
-from support.clients import run
+from support.sites.clients import run
 
 READY_S = 60
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.clients import numbers
+from support.sites.clients import numbers
 from support.targets import Target, start_target
 
 HERE = Path(__file__).resolve().parent

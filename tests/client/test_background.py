@@ -14,7 +14,7 @@ from kourou.client import Consumer, Message, Producer
 from kourou.client.background import Background
 from kourou.client.core import ClientCore, NoRouteError
 from kourou.client.repeated import RepeatedWarnings
-from support.clients import bodies, run, send, until
+from support.sites.clients import bodies, run, send, until
 
 CLOSES_SOON = """
     import gc, sys

@@ -8,10 +8,10 @@ import pytest
 
 from kourou.client import ClientError
 from kourou.client.core import NoRouteError
-from kourou.client.faults import LatencyFaults, left_out_for_ms
-from kourou.client.publication import Publication, RequestOptions
+from kourou.client.produce.faults import LatencyFaults, left_out_for_ms
+from kourou.client.produce.publication import Publication, RequestOptions
 from kourou.client.routes import TopicRoute
-from kourou.remoting.lenient_json import MessageQueue
+from kourou.remoting.protocol.lenient_json import MessageQueue
 
 OPTIONS = RequestOptions("PG", None, "TBW102", 4, False)
 

@@ -13,7 +13,7 @@ from kourou import message as records
 from kourou.client import ClientError, Consumer, Message, Producer, PullConsumer, ReconsumeLater, Sql
 from kourou.message.compression import CompressionType
 from kourou.testing import Cluster
-from support.clients import run
+from support.sites.clients import run
 
 NOWHERE = "127.0.0.1:1"
 
@@ -96,7 +96,7 @@ OF_READERS: list[tuple[dict[str, Any], str]] = [
     ({"subscribe": ["t", 5]}, "the name of a topic is a str, not 5"),
     ({"subscribe": "a b"}, "' ' in it"),
     ({"consume_from": "middle"}, 'consume_from is "first", "last" or a datetime'),
-    ({"strategy": "average"}, "strategy is one of kourou.client.strategies"),
+    ({"strategy": "average"}, "strategy is one of kourou.client.consume.strategies"),
     ({"pull_batch_size": 0}, "pull_batch_size is a whole number, 1 to 1024"),
     ({"pull_batch_size": 2000}, "pull_batch_size is a whole number, 1 to 1024"),
     ({"max_cached_messages": 0}, "max_cached_messages is"),

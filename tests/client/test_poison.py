@@ -7,14 +7,14 @@ import tracemalloc
 
 import pytest
 
-from kourou.client.received import MAX_INFLATED_BYTES, MAX_KEPT_BYTES, MessageBatch, held_bytes
-from kourou.client.requests import on_reply
+from kourou.client.consume.received import MAX_INFLATED_BYTES, MAX_KEPT_BYTES, MessageBatch, held_bytes
+from kourou.client.produce.requests import on_reply
 from kourou.message import Message, encode_batch, sysflag
 from kourou.message.codec import encode
 from kourou.message.compression import MAX_DECOMPRESSED_BYTES, CompressionType, compress
-from kourou.remoting.lenient_json import MessageQueue
+from kourou.remoting.protocol.lenient_json import MessageQueue
 from support.poison import BAD_BATCHES, POISON, Poison, bomb
-from support.records import simple_message
+from support.stores.records import simple_message
 
 HONEST = b"an honest body " * 20
 ALL = POISON | BAD_BATCHES
@@ -125,10 +125,10 @@ def test_arrow_has_the_honest_bodies_that_came_with_bombs(opened: bool) -> None:
 
 
 def reply_of(poison: Poison) -> tuple[bytes, str | None]:
-    from kourou.client import requests
-    from kourou.remoting.codes import RequestCode
-    from kourou.remoting.command import RemotingCommand
+    from kourou.client.produce import requests
     from kourou.remoting.connection import Connection
+    from kourou.remoting.protocol.codes import RequestCode
+    from kourou.remoting.protocol.command import RemotingCommand
 
     async def main() -> tuple[bytes, str | None]:
         future = requests._waiting["c"] = asyncio.get_running_loop().create_future()

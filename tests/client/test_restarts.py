@@ -9,9 +9,9 @@ import pytest
 
 from kourou.client import Message, Producer
 from kourou.client.core import ClientCore, ClientError
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.server import RemotingServer
 from simulator.world import HOSTS, NAMESRV, World
 

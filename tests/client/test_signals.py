@@ -13,7 +13,7 @@ import pytest
 
 from kourou import sync
 from kourou.client import ClientError, Consumer
-from support.clients import bodies, run, send
+from support.sites.clients import bodies, run, send
 
 HEAD = """
     import asyncio, signal, sys, time

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from kourou.sync import ClientError, Consumer, Message, Producer, PullConsumer, ReceivedMessage
-from support.clients import bodies
+from support.sites.clients import bodies
 
 
 def test_a_producer_and_the_ways_to_consume(target, topic):

@@ -9,13 +9,13 @@ import pytest
 
 from kourou.client import ClientError, Producer
 from kourou.client import trace as trace_module
-from kourou.client.producer import start_tracer
+from kourou.client.produce.producer import start_tracer
+from kourou.client.produce.transactions import TransactionState
 from kourou.client.trace import TraceBean, TraceContext, Tracer, TraceType
-from kourou.client.transactions import TransactionState
 from kourou.message import Message
 from support.java import java
-from support.reading import read_stored
-from support.servers import mqadmin
+from support.sites.servers import mqadmin
+from support.stores.reading import read_stored
 
 
 class Keeper:

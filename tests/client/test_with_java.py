@@ -10,9 +10,9 @@ import pytest
 
 from kourou.client import Consumer, Message, MessageQueue, Producer, ReceivedMessage
 from kourou.message.compression import CompressionType
-from support.clients import numbers, of_topic, run, take, until
 from support.java import java
-from support.servers import interop
+from support.sites.clients import numbers, of_topic, run, take, until
+from support.sites.servers import interop
 
 pytestmark = pytest.mark.interop
 

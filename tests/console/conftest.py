@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from kourou.client import Consumer, Message, Producer, ReceivedMessage, ReconsumeLater, TransactionState
-from kourou.console.users import Role, Users
+from kourou.console.door.users import Role, Users
 from kourou.testing import Cluster
 from support.browser import WAIT_MS, Browser, BrowserContext, Page, expect, running_browser
 

@@ -7,7 +7,7 @@ import io
 import re
 from pathlib import Path
 
-from kourou.console.table import to_csv
+from kourou.console.views.table import to_csv
 from support.browser import expect
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kourou.console.config import ConsoleConfig
-from kourou.console.gate import COOKIE, Gate
-from kourou.console.sessions import Access
-from kourou.console.users import Role, Users
+from kourou.console.door.gate import COOKIE, Gate
+from kourou.console.door.sessions import Access
+from kourou.console.door.users import Role, Users
 
 OWN = "127.0.0.1:8088"
 

@@ -14,6 +14,9 @@ from fastapi import FastAPI
 
 from kourou.console import guesses as module
 from kourou.console.config import ConsoleConfig
+from kourou.console.door.login import add_login
+from kourou.console.door.sessions import Access
+from kourou.console.door.users import Role, Users
 from kourou.console.guesses import (
     FREE_TRIES,
     MANY_TRIES,
@@ -23,9 +26,6 @@ from kourou.console.guesses import (
     Guesses,
     origin_of,
 )
-from kourou.console.login import add_login
-from kourou.console.sessions import Access
-from kourou.console.users import Role, Users
 
 PASSWORD = "correct horse"
 GUESSER, ELSEWHERE, PROXY = "192.0.2.66", "192.0.2.7", "10.0.0.1"

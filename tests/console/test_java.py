@@ -10,7 +10,7 @@ import pytest
 from kourou.client import Consumer, Message, Producer
 from support.browser import expect
 from support.java import java
-from support.servers import java_broker, java_name_server
+from support.sites.servers import java_broker, java_name_server
 
 pytestmark = pytest.mark.interop
 

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kourou.console.users import Role, Users
+from kourou.console.door.users import Role, Users
 from support.browser import expect
-from support.certificates import certificates
+from support.sites.certificates import certificates
 
 PASSWORD = "correct horse"
 

@@ -17,8 +17,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from kourou.cli import console_process
-from kourou.cli.console_process import ConsoleProcess
+from kourou.cli.servers import console_process
+from kourou.cli.servers.console_process import ConsoleProcess
 
 READY_S = 60
 

@@ -12,15 +12,15 @@ from functools import cache
 import orjson
 
 from kourou.broker.handlers import MODULES
-from kourou.broker.pull import MessagePuller
-from kourou.broker.send import MessageSender
+from kourou.broker.messages.pull import MessagePuller
+from kourou.broker.messages.send import MessageSender
 from kourou.errors import KourouError
 from kourou.message.batch import encode_batch
 from kourou.message.model import Message
 from kourou.namesrv.handlers import HANDLERS as NAMESRV_HANDLERS
-from kourou.remoting.command import RemotingCommand, decode
-from support.broker import heartbeat, pull_request, send_request
-from support.golden import FIXTURES
+from kourou.remoting.protocol.command import RemotingCommand, decode
+from support.recorded.golden import FIXTURES
+from support.sites.broker import heartbeat, pull_request, send_request
 
 MOST_BYTES = 8192  # of a frame of the corpus: those that are larger say nothing more
 

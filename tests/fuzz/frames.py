@@ -27,23 +27,23 @@ from fuzz.watch import Findings, HangError, LogWatch, MemoryWatch, no_hang, watc
 from kourou.broker import Broker
 from kourou.broker.handlers import make_handlers as broker_handlers
 from kourou.errors import KourouError
+from kourou.inspect import StoreDirectory
+from kourou.inspect.check.findings import Severity
+from kourou.inspect.check.whole import check
 from kourou.namesrv import NameServer, NameServerConfig
-from kourou.remoting import lenient_json
 from kourou.remoting.client import RemotingClient
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.command import (
+from kourou.remoting.connection import Connection, ConnectionLostError
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.command import (
     ONEWAY_FLAG,
     RESPONSE_FLAG,
     BadFrameError,
     RemotingCommand,
     decode,
 )
-from kourou.remoting.connection import Connection, ConnectionLostError
-from kourou.remoting.registration import TopicConfig
-from kourou.store.offline import StoreDirectory
-from kourou.store.offline.check import check
-from kourou.store.offline.findings import Severity
-from support.broker import FIELD_NAMES, broker_config
+from kourou.remoting.protocol.registration import TopicConfig
+from support.sites.broker import FIELD_NAMES, broker_config
 
 LIFE = 20_000  # frames that a broker has to bear, before another one starts
 TURN = 50  # frames between two turns of the loop

@@ -66,7 +66,7 @@ def run(name: str, seconds: int, directory: Path) -> bool:
 def _corpus(name: str) -> list[bytes]:
     from fuzz.corpus import recorded_frames
     from fuzz.texts import CONF_WORDS, SQL_CORPUS
-    from support.golden_config import _config_files
+    from support.recorded.golden_config import _config_files
 
     if name == "frames":
         return [command.encode() for command in recorded_frames()]
@@ -80,7 +80,7 @@ def _corpus(name: str) -> list[bytes]:
 def _frames(data: bytes) -> None:
     from fuzz import oracle
     from fuzz.frames import fields_of
-    from kourou.remoting.command import BadFrameError, decode
+    from kourou.remoting.protocol.command import BadFrameError, decode
 
     if len(data) < 8:
         return
@@ -118,7 +118,7 @@ def _properties(data: bytes) -> None:
 
 
 def _json(data: bytes) -> None:
-    from kourou.remoting import lenient_json
+    from kourou.remoting.protocol import lenient_json
 
     try:
         value = lenient_json.loads(data)
@@ -138,10 +138,10 @@ def main() -> None:
     target = TARGETS[sys.argv[1]]
     with atheris.instrument_imports(include=["kourou"]):
         import kourou.broker
-        import kourou.broker.sql92
+        import kourou.broker.messages.sql92
         import kourou.properties_file
-        import kourou.remoting.command
-        import kourou.remoting.lenient_json  # noqa: F401
+        import kourou.remoting.protocol.command
+        import kourou.remoting.protocol.lenient_json  # noqa: F401
     atheris.Setup([sys.argv[0], *sys.argv[2:]], target)
     atheris.Fuzz()
 

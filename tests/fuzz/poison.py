@@ -21,13 +21,13 @@ import pyarrow as pa
 from fuzz.mutate import mutate
 from fuzz.watch import Findings, HangError, MemoryWatch, no_hang, watched_log
 from kourou.cli import message_view
-from kourou.client.received import MessageBatch
+from kourou.client.consume.received import MessageBatch
 from kourou.message import Message, encode_batch, sysflag
 from kourou.message.codec import decode, encode
 from kourou.message.compression import CompressionType, compress
-from kourou.remoting.lenient_json import MessageQueue
+from kourou.remoting.protocol.lenient_json import MessageQueue
 from support.poison import BAD_BATCHES, POISON, Poison, bomb, zstd
-from support.records import simple_message
+from support.stores.records import simple_message
 
 HANG_S = 60.0
 RECORDS = 24  # of one pull
@@ -219,7 +219,7 @@ def readers() -> dict[str, Callable[[bytes], Iterator[Given]]]:
         "cat": _cat,
     }
     try:
-        from kourou.spark.rows import RowMaker
+        from kourou.spark.read.rows import RowMaker
     except ImportError:
         return found
 

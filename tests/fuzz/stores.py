@@ -20,20 +20,20 @@ from pathlib import Path
 from fuzz import oracle
 from fuzz.mutate import mutate, overwrite
 from fuzz.watch import Findings, HangError, MemoryWatch, no_hang, watched_log
-from kourou.broker.filters import SqlFilter
-from kourou.broker.sql92 import compile_sql
+from kourou.broker.messages.filters import SqlFilter
+from kourou.broker.messages.sql92 import compile_sql
 from kourou.errors import CorruptRecordError, KourouError
+from kourou.inspect import StoreDirectory
+from kourou.inspect.check.index_report import look_up
+from kourou.inspect.check.whole import check
+from kourou.inspect.dump import dump
+from kourou.inspect.info import describe
+from kourou.inspect.rebuild import rebuild_into
 from kourou.message.codec import decode
 from kourou.message.properties import KEYS, UNIQ_KEY, encode_properties
 from kourou.store import InnerMessage, MessageStore, MessageStoreConfig
-from kourou.store.offline import StoreDirectory
-from kourou.store.offline.check import check
-from kourou.store.offline.dump import dump
-from kourou.store.offline.index_report import look_up
-from kourou.store.offline.info import describe
-from kourou.store.offline.rebuild import rebuild_into
-from support import golden
-from support.mixed import BATCH_MARK, mixed_messages
+from support.recorded import golden
+from support.stores.mixed import BATCH_MARK, mixed_messages
 
 HANG_S = 20.0
 FILES_AT_ONCE = (1, 1, 2, 4, 8)  # that are damaged in one store

@@ -10,23 +10,23 @@ import pytest
 from fuzz.texts import try_properties
 from fuzz.watch import Findings
 from kourou.broker import BrokerConfig
+from kourou.inspect import StoreDirectory
+from kourou.inspect.check.index_report import look_up
+from kourou.inspect.check.whole import check
 from kourou.message.codec import StoredMessage, encode
 from kourou.message.codec import decode as decode_record
 from kourou.namesrv import NameServer, NameServerConfig
-from kourou.remoting import registration
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
-from kourou.remoting.header import BadRequestError
-from kourou.remoting.registration import DataVersion, TopicConfig
+from kourou.remoting.protocol import registration
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.header import BadRequestError
+from kourou.remoting.protocol.registration import DataVersion, TopicConfig
 from kourou.store import InnerMessage
-from kourou.store.disk import OsDisk
 from kourou.store.dispatch import NotARecord, check_record
-from kourou.store.index_file import SLOT_SIZE, IndexFile, key_hash, key_prefixes
-from kourou.store.offline import StoreDirectory
-from kourou.store.offline.check import check
-from kourou.store.offline.index_report import look_up
-from support.store import message, open_store, put, small_config
+from kourou.store.index.index_file import SLOT_SIZE, IndexFile, key_hash, key_prefixes
+from kourou.store.log.disk import OsDisk
+from support.stores.store import message, open_store, put, small_config
 
 SLOTS, ENTRIES = 10, 20
 

@@ -17,12 +17,12 @@ from fuzz.poison import PoisonFuzz
 from fuzz.stores import StoreFuzz, templates
 from fuzz.texts import SQL_CORPUS, SQL_WORDS, TextFuzz
 from fuzz.watch import Findings, HangError, no_hang
-from kourou.broker import sql92
 from kourou.broker.handlers import statistics
+from kourou.broker.messages import sql92
 from kourou.errors import CorruptRecordError
 from kourou.message import codec, compression
 from kourou.message.compression import CompressionType
-from kourou.remoting import command
+from kourou.remoting.protocol import command
 from kourou.store import bulk_dispatch
 from kourou.store.dispatch import check_record
 

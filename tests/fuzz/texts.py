@@ -14,17 +14,17 @@ from pathlib import Path
 from fuzz.mutate import mutate, mutate_text, overwrite
 from fuzz.watch import Findings, HangError, no_hang, watched_log
 from kourou.broker import Broker, BrokerConfig
-from kourou.broker.sql92 import compile_sql
+from kourou.broker.messages.sql92 import compile_sql
 from kourou.errors import KourouError
 from kourou.namesrv.kv import KvConfig
 from kourou.properties_file import read_properties_file
 from kourou.remoting.tls import TlsConfig
 from kourou.store import MessageStoreConfig
-from kourou.store.disk import OsDisk
-from kourou.store.timer_store import TimerStore
-from support import golden
-from support.broker import SMALL
-from support.golden_config import _config_files
+from kourou.store.log.disk import OsDisk
+from kourou.store.timer.store import TimerStore
+from support.recorded import golden
+from support.recorded.golden_config import _config_files
+from support.sites.broker import SMALL
 
 HANG_S = 10.0
 SQL_WORDS = (

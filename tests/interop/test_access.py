@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from support.guarded import guarded_broker
 from support.java import RUN, Java
-from support.servers import java_environment
+from support.sites.guarded import guarded_broker
+from support.sites.servers import java_environment
 
 STEPS = (
     "users", "topics", "signatures", "nothing is allowed", "send", "deny", "addresses", "consume",

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
-from support.certificates import Authority, needs_openssl
 from support.java import Java
-from support.servers import (
+from support.recorded.wire import free_ports
+from support.sites.certificates import Authority, needs_openssl
+from support.sites.servers import (
     Server,
     interop,
     java_broker,
@@ -25,7 +26,6 @@ from support.servers import (
     run_interop,
     write_broker_conf,
 )
-from support.wire import free_ports
 
 SUITE_TIMEOUT_S = 420
 BINARY = "-Drocketmq.serialize.type=ROCKETMQ"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from support.servers import java_broker, kourou_broker, kourou_name_server
+from support.sites.servers import java_broker, kourou_broker, kourou_name_server
 
 SOURCE = Path(__file__).resolve().parent / "go"
 PROGRAM = SOURCE / "target" / "goclient"

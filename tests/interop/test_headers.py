@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from kourou.broker.handlers import MODULES
-from kourou.broker.pull import MessagePuller
-from kourou.broker.send import MessageSender
+from kourou.broker.messages.pull import MessagePuller
+from kourou.broker.messages.send import MessageSender
 from kourou.namesrv import handlers as name_server
-from kourou.remoting import headers
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.command import JSON, ROCKETMQ, BadFrameError, decode, frame_head
-from kourou.remoting.header import BadRequestError, Header, plan_of
+from kourou.remoting.protocol import headers
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.command import JSON, ROCKETMQ, BadFrameError, decode, frame_head
+from kourou.remoting.protocol.header import BadRequestError, Header, plan_of
 from support.java import RUN, RUN_TIMEOUT_S, Java
 
 # Java's class for each request whose header has fields, without "RequestHeader"

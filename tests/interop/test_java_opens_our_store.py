@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from kourou.inspect.directory import StoreDirectory
+from kourou.inspect.dump import dump
 from kourou.message import decode
 from kourou.store import MessageStore, MessageStoreConfig
-from kourou.store.offline.directory import StoreDirectory
-from kourou.store.offline.dump import dump
-from support import mixed
 from support.java import Java
+from support.stores import mixed
 
 
 def what_kourou_reads(config: MessageStoreConfig) -> dict[str, Any]:

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
-from support.broker import UNIQUE_ID, send_request
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
 from support.java import RUN, Java
-from support.scrape import HOST, Scraped, scrape
-from support.servers import interop, java_broker, java_environment, kourou_broker, kourou_name_server
-from support.wire import Caller, free_ports
+from support.recorded.wire import Caller, free_ports
+from support.sites.broker import UNIQUE_ID, send_request
+from support.sites.scrape import HOST, Scraped, scrape
+from support.sites.servers import interop, java_broker, java_environment, kourou_broker, kourou_name_server
 
 BROKERS = {"java": java_broker, "kourou": kourou_broker}
 WAIT_S = 60

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from support.java import Java
-from support.servers import Server, broker_names, interop, java_broker, kourou_name_server, stop
+from support.sites.servers import Server, broker_names, interop, java_broker, kourou_name_server, stop
 
 
 class Cluster(NamedTuple):

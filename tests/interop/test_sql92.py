@@ -6,11 +6,11 @@ import json
 import random
 import subprocess
 
-from kourou.broker.bloom import BloomFilter
-from kourou.broker.filter_data import ConsumerFilters
-from kourou.broker.sql92 import BadExpressionError, EvaluationError, compile_sql
+from kourou.broker.messages.bloom import BloomFilter
+from kourou.broker.messages.filter_data import ConsumerFilters
+from kourou.broker.messages.sql92 import BadExpressionError, EvaluationError, compile_sql
 from kourou.clock import SystemClock
-from kourou.remoting.subscription import SQL92, SubscriptionData
+from kourou.remoting.protocol.subscription import SQL92, SubscriptionData
 from support.java import RUN, RUN_TIMEOUT_S, Java
 
 EXPRESSIONS = 500

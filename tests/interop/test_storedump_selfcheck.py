@@ -6,7 +6,7 @@ import base64
 from pathlib import Path
 from typing import Any
 
-from support.golden import expected_file
+from support.recorded.golden import expected_file
 
 
 def test_java_reads_in_a_golden_store_what_it_read_when_it_was_made(java, golden_store):

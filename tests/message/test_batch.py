@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kourou.errors import BadMessageError, CorruptRecordError
 from kourou.message import Message, decode_batch, encode_batch
 from kourou.message.batch import iter_batch
-from support.records import decode_all, int32, text
+from support.stores.records import decode_all, int32, text
 
 clean = text.filter(lambda value: value and not set("\x01\x02") & set(value))
 messages = st.builds(

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from kourou.errors import CorruptRecordError
 from kourou.message import MAGIC_V1, MAGIC_V2, decode, sysflag
 from kourou.message.codec import PROPERTY_CRC_LENGTH, encode, property_crc
-from support import golden
-from support.records import blank, decode_all, encode_raw, raw_records, simple_message, stored_messages
+from support.recorded import golden
+from support.stores.records import blank, decode_all, encode_raw, raw_records, simple_message, stored_messages
 
 
 @given(stored_messages())

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from kourou.errors import CorruptRecordError
 from kourou.message import CompressionType, compress, decode_properties
 from kourou.message.codec import encode
-from support import golden
 from support.poison import BAD_BATCHES, POISON
-from support.records import (
+from support.recorded import golden
+from support.stores.records import (
     as_row,
     blank,
     decode_all,
@@ -26,7 +26,8 @@ from support.records import (
 
 pa = pytest.importorskip("pyarrow")
 
-from kourou.message import columns, scan  # noqa: E402
+from kourou.message.scan import columns  # noqa: E402
+from kourou.message.scan import records as scan  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True, params=["plain", "compiled"])

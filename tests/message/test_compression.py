@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kourou.errors import BadMessageError, CorruptRecordError
 from kourou.message import CompressionType, compress, decompress, sysflag
-from support.records import decode_all
+from support.stores.records import decode_all
 
 kinds = pytest.mark.parametrize("kind", list(CompressionType))
 SAMPLE = b"".join(b"row %d of a body that compresses; " % number for number in range(100))

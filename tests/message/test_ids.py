@@ -18,7 +18,7 @@ from kourou.message import (
     pack_host,
     parse_host,
 )
-from support import golden
+from support.recorded import golden
 
 ports = st.integers(0, 65535)
 NOON_OF_THE_SECOND = int(datetime(2026, 11, 2, 12).timestamp() * 1000)

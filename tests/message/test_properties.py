@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.message import decode_properties, encode_properties, java_hash, properties, tags_code
-from support import golden
-from support.records import property_strings, text
+from support.recorded import golden
+from support.stores.records import property_strings, text
 
 clean = text.filter(lambda value: value and not set("\x01\x02") & set(value))
 

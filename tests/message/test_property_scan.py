@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kourou.message import decode_properties, scan
-from kourou.message.property_scan import join_properties
-from support.records import encode_raw, names, property_strings, simple_message
+from kourou.message import decode_properties
+from kourou.message.scan import records as scan
+from kourou.message.scan.properties import join_properties
+from support.stores.records import encode_raw, names, property_strings, simple_message
 
 many_properties = "".join(f"name-{number % 40}\x01{number}\x02" for number in range(50))
 same_ends = (

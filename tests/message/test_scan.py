@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kourou.message import scan
 from kourou.message.codec import encode
-from support import golden
-from support.records import blank, decode_all, encode_raw, raw_records, simple_message
+from kourou.message.scan import records as scan
+from support.recorded import golden
+from support.stores.records import blank, decode_all, encode_raw, raw_records, simple_message
 
 
 def records_of(log):
@@ -206,5 +206,5 @@ def test_a_scan_of_a_store_of_java_ends_where_and_why_java_says(golden_store, na
 
 
 def test_a_scan_needs_no_arrow():
-    program = "import sys; sys.modules['pyarrow'] = None; import kourou.message.property_scan"
+    program = "import sys; sys.modules['pyarrow'] = None; import kourou.message.scan.properties"
     subprocess.run([sys.executable, "-c", program], check=True)

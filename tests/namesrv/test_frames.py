@@ -23,11 +23,11 @@ from typing import Any
 import pytest
 
 from kourou.namesrv import NameServer, NameServerConfig
-from kourou.remoting import lenient_json
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand, decode
-from support.golden import FIXTURES
-from support.wire import Caller
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand, decode
+from support.recorded.golden import FIXTURES
+from support.recorded.wire import Caller
 
 LINKS = ("client-namesrv", "broker-namesrv")
 OF_THE_MACHINE = {"bindAddress", "configStorePath", "kvConfigPath", "listenPort", "rocketmqHome"}

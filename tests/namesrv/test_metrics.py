@@ -13,12 +13,12 @@ import pytest
 from kourou.errors import ConfigError
 from kourou.namesrv import NameServer, NameServerConfig
 from kourou.namesrv.metrics import FAMILIES
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.command import RemotingCommand
-from support.broker import loop_thread, run_on, running, until
-from support.scrape import get, scrape
-from support.servers import kourou
-from support.wire import Caller
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.command import RemotingCommand
+from support.recorded.wire import Caller
+from support.sites.broker import loop_thread, run_on, running, until
+from support.sites.scrape import get, scrape
+from support.sites.servers import kourou
 
 HOST = "127.0.0.1"
 ON = {"metricsExporterType": "PROM", "metricsPromExporterPort": "0"}

@@ -14,8 +14,8 @@ from kourou.namesrv.routes import (
     QueueData,
     RouteTable,
 )
-from kourou.remoting.registration import DataVersion, Registration, TopicConfig
-from support.store import ManualClock
+from kourou.remoting.protocol.registration import DataVersion, Registration, TopicConfig
+from support.stores.store import ManualClock
 
 READ, WRITE = 4, 2
 YEAR_MS = 365 * 24 * 3_600_000

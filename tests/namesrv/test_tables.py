@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from kourou.namesrv import NameServer, NameServerConfig
-from kourou.remoting import lenient_json
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
-from kourou.remoting.registration import DataVersion, Registration, TopicConfig, encode_registration
-from support.broker import HOST, Peer, loop_thread, run_on, until
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.registration import DataVersion, Registration, TopicConfig, encode_registration
+from support.sites.broker import HOST, Peer, loop_thread, run_on, until
 
 SMALL = {"maxBrokers": "20", "maxRoutes": "100", "maxKvConfigBytes": "2000"}
 MANY = 200

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from kourou.remoting.client import RemotingClient
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import CallTimeoutError, Connection
+from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.server import RemotingServer
 from support.loops import LOOPS, run
 

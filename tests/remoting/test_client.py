@@ -13,8 +13,8 @@ import pytest
 from kourou.errors import KourouError
 from kourou.remoting import client as client_module
 from kourou.remoting.client import RemotingClient
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import CallTimeoutError, Connection, ConnectionLostError, Handler
+from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.server import RemotingServer
 from kourou.remoting.tls import TlsConfig
 from support.loops import LOOPS, run, until

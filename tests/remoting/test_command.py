@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import JSON, LANGUAGES, ROCKETMQ, BadFrameError, RemotingCommand, decode
-from support.golden import FIXTURES
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import JSON, LANGUAGES, ROCKETMQ, BadFrameError, RemotingCommand, decode
+from support.recorded.golden import FIXTURES
 
 
 def recorded(form: str) -> list[dict[str, Any]]:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from kourou.errors import BadMessageError
-from kourou.remoting.codes import ResponseCode
-from kourou.remoting.command import JSON, MAX_FRAME_BYTES, ROCKETMQ, RemotingCommand, decode
 from kourou.remoting.connection import CallTimeoutError, Connection, ConnectionLostError, Handler
+from kourou.remoting.protocol.codes import ResponseCode
+from kourou.remoting.protocol.command import JSON, MAX_FRAME_BYTES, ROCKETMQ, RemotingCommand, decode
 from kourou.remoting.server import RemotingServer
 
 ECHO, FAIL, REFUSE, LATER, ASK_BACK = 1, 2, 3, 4, 5

@@ -21,8 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.message.host import pack_host
-from kourou.remoting.command import JSON, MAX_FRAME_BYTES, ROCKETMQ, RemotingCommand, decode
 from kourou.remoting.connection import Connection, Handler
+from kourou.remoting.protocol.command import JSON, MAX_FRAME_BYTES, ROCKETMQ, RemotingCommand, decode
 from kourou.remoting.server import RemotingServer
 from kourou.remoting.tls import TlsConfig
 from support.loops import LOOPS, until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kourou.remoting import lenient_json
+from kourou.remoting.protocol import lenient_json
 
 
 def test_int_keys_are_written_without_quotes_and_none_is_left_out():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kourou.remoting import self_signed
-from support.certificates import needs_openssl
+from support.sites.certificates import needs_openssl
 
 
 def openssl(*arguments: str | Path) -> str:

@@ -14,8 +14,8 @@ import pytest
 
 from kourou.remoting import server as server_module
 from kourou.remoting.client import RemotingClient
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
+from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.server import RemotingServer
 from kourou.remoting.tls import TlsConfig
 from support.loops import LOOPS, run, until

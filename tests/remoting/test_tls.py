@@ -23,12 +23,12 @@ from kourou.remoting import self_signed
 from kourou.remoting import server as server_module
 from kourou.remoting import tls as tls_module
 from kourou.remoting.client import RemotingClient
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection, ConnectionLostError
+from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.server import RemotingServer
 from kourou.remoting.tls import ClientAuth, TlsConfig, TlsMode
-from support.certificates import PASSWORD, certificates, needs_openssl
 from support.loops import LOOPS, run, until
+from support.sites.certificates import PASSWORD, certificates, needs_openssl
 
 ECHO = 1
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.command import RemotingCommand, decode, typed_readers
-from kourou.remoting.header import BadRequestError, Header, plan_of
-from kourou.remoting.headers import PullMessage, SendMessage, SendMessageV2
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.command import RemotingCommand, decode, typed_readers
+from kourou.remoting.protocol.header import BadRequestError, Header, plan_of
+from kourou.remoting.protocol.headers import PullMessage, SendMessage, SendMessageV2
 
 TYPED: dict[RequestCode, type[Header]] = {
     RequestCode.SEND_MESSAGE: SendMessage,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kourou.namesrv import NameServer, NameServerConfig
-from support.broker import Site, loop_thread, run_on, running
+from support.sites.broker import Site, loop_thread, run_on, running
 
 SECRET = "of-the-broker"
 BROKER_FILE = {

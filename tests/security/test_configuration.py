@@ -15,9 +15,9 @@ import pytest
 
 from kourou.broker import BrokerConfig
 from kourou.namesrv import NameServer, NameServerConfig
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
-from support.broker import Peer, Site
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from support.sites.broker import Peer, Site
 
 EVIL = "/tmp/evil"
 SECRET = "of-the-broker"

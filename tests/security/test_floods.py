@@ -18,10 +18,10 @@ import pytest
 
 from kourou.namesrv import NameServer
 from kourou.namesrv.handlers import HANDLERS as NAME_SERVER_HANDLERS
-from kourou.remoting import lenient_json
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import MAX_FRAME_BYTES, RemotingCommand
-from support.broker import Peer, Site, pull_request, running, send_request, until
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import MAX_FRAME_BYTES, RemotingCommand
+from support.sites.broker import Peer, Site, pull_request, running, send_request, until
 
 MIB = 1 << 20
 PROBE = 29_999

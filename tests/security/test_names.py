@@ -14,9 +14,9 @@ import pytest
 from kourou.broker.handlers import make_handlers
 from kourou.namesrv import NameServer
 from kourou.namesrv.handlers import HANDLERS as NAME_SERVER
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
-from support.broker import Peer, Site, running, send_request
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from support.sites.broker import Peer, Site, running, send_request
 
 TRICKS = (
     "..", ".", "../evil", "../../../../tmp/evil", "/tmp/evil", "a/../../evil", "a/b", "a\\..\\evil",

@@ -20,16 +20,17 @@ from kourou.auth import AuthConfig
 from kourou.broker import Broker
 from kourou.errors import ConfigError
 from kourou.remoting.client import RemotingClient
-from kourou.remoting.codes import ResponseCode
-from kourou.remoting.registration import TopicConfig
+from kourou.remoting.protocol.codes import ResponseCode
+from kourou.remoting.protocol.registration import TopicConfig
 from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import TlsConfig, TlsMode
-from kourou.store import InnerMessage, replication_master
-from kourou.store.replication_proof import Admission, Entrance, ProofError
+from kourou.store import InnerMessage
+from kourou.store.replication import master as replication_master
+from kourou.store.replication.proof import Admission, Entrance, ProofError
 from support import loops
-from support.broker import HOST, broker_config, send_request
-from support.certificates import Authority, needs_openssl
 from support.loops import until
+from support.sites.broker import HOST, broker_config, send_request
+from support.sites.certificates import Authority, needs_openssl
 
 ADMIN, INNER = Credentials("admin", "admin-secret"), Credentials("inner", "inner-secret")
 INNER_KEY = {"innerClientAuthenticationCredentials": '{"accessKey":"inner","secretKey":"inner-secret"}'}
@@ -100,7 +101,7 @@ async def all_of(reader: asyncio.StreamReader) -> bytes:
     return found
 
 
-# A slave by the table of store/replication.py
+# A slave by the table of store/replication/service.py
 
 
 def said_by(user: str, nonce: bytes = NONCE, name: str = "broker-a:1") -> bytes:

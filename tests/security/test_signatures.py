@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from kourou.auth import Acl
-from kourou.remoting import headers
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
-from kourou.remoting.header import Header, plan_of
+from kourou.remoting.protocol import headers
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.header import Header, plan_of
 from kourou.remoting.signing import Credentials, signature_of
-from support.broker import Peer, Site, running, send_request
+from support.sites.broker import Peer, Site, running, send_request
 
 ADMIN, APP = Credentials("admin", "admin-secret"), Credentials("app", "app-secret")
 GUARDED = {

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from kourou.namesrv import NameServer
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import MAX_FRAME_BYTES, RemotingCommand
-from support.broker import Peer, Site, send_request, until
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import MAX_FRAME_BYTES, RemotingCommand
+from support.sites.broker import Peer, Site, send_request, until
 
 HUNDRED_MIB = 100 * 1024 * 1024
 MOST_GROWTH_BYTES = 96 * 1024 * 1024  # less than what is sent in each case

@@ -23,17 +23,17 @@ from kourou.errors import KourouError
 from kourou.namesrv import NameServer, NameServerConfig
 from kourou.remoting import tls as tls_module
 from kourou.remoting.client import RemotingClient
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.command import RemotingCommand
-from kourou.remoting.registration import TopicConfig
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.registration import TopicConfig
 from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import ClientAuth, TlsConfig, TlsMode
 from kourou.store.put import InnerMessage
-from support.broker import broker_config
-from support.certificates import certificates, needs_openssl
 from support.loops import run, until
-from support.servers import HOST, kourou, kourou_broker, kourou_name_server, write_broker_conf
-from support.wire import free_ports
+from support.recorded.wire import free_ports
+from support.sites.broker import broker_config
+from support.sites.certificates import certificates, needs_openssl
+from support.sites.servers import HOST, kourou, kourou_broker, kourou_name_server, write_broker_conf
 
 pytestmark = needs_openssl
 

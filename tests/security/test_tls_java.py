@@ -22,11 +22,12 @@ from kourou.errors import KourouError
 from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import TlsConfig
 from kourou.sync import Consumer, Producer, ReceivedMessage
-from support.certificates import certificates, needs_openssl
-from support.clients import LONG_S
-from support.guarded import ADMIN, SECRET
 from support.java import RUN, Java, java
-from support.servers import (
+from support.recorded.wire import free_ports
+from support.sites.certificates import certificates, needs_openssl
+from support.sites.clients import LONG_S
+from support.sites.guarded import ADMIN, SECRET
+from support.sites.servers import (
     HOST,
     interop,
     java_broker,
@@ -36,7 +37,6 @@ from support.servers import (
     run_interop,
     write_broker_conf,
 )
-from support.wire import free_ports
 
 pytestmark = [needs_openssl, pytest.mark.interop]
 

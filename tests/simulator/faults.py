@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kourou.broker.schedule import LOOK_S
+from kourou.broker.services.schedule import LOOK_S
 from simulator.world import HOSTS, World
 
 FROM_S, UNTIL_S = 0.5, 12.0

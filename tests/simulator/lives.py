@@ -23,9 +23,14 @@ from kourou.broker import Broker
 from kourou.client import Message, MessageQueue, Producer
 from kourou.errors import KourouError
 from kourou.message.ids import decode_offset_message_id
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.header import Header
-from kourou.remoting.headers import CreateTopic, DeleteSubscriptionGroup, TopicName, UpdateConsumerOffset
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.header import Header
+from kourou.remoting.protocol.headers import (
+    CreateTopic,
+    DeleteSubscriptionGroup,
+    TopicName,
+    UpdateConsumerOffset,
+)
 from simulator.model import Model
 
 TOPIC = "lives"

@@ -8,9 +8,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kourou.inspect import StoreDirectory
+from kourou.inspect.rebuild import rebuild_into
 from kourou.store import MessageStore
-from kourou.store.offline import StoreDirectory
-from kourou.store.offline.rebuild import rebuild_into
 
 SLOTS = 64  # of an index file
 Found = dict[str, list[tuple[int, int, int]]]  # name -> queue, offset, when it was stored

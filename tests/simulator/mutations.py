@@ -20,25 +20,25 @@ import msgspec.structs
 
 import kourou.files
 import kourou.store.bulk_dispatch
-import kourou.store.consume_queue
 import kourou.store.dispatch
 import kourou.store.message_store
+import kourou.store.queue.consume_queue
 import kourou.store.recovery
 from kourou.broker import Broker
-from kourou.broker.locks import QueueLocks
-from kourou.broker.offsets import ConsumerOffsets
-from kourou.broker.timer_time import WheelTime
-from kourou.broker.transactions import TransactionService, _final_message
+from kourou.broker.services.timer_time import WheelTime
+from kourou.broker.services.transactions import TransactionService, _final_message
+from kourou.broker.state.locks import QueueLocks
+from kourou.broker.state.offsets import ConsumerOffsets
 from kourou.message import sysflag
 from kourou.store import MessageStore, PutMessageStatus
 from kourou.store.clock_steps import ClockSteps, _State
-from kourou.store.commit_log import CommitLog
-from kourou.store.disk import OsMapping
 from kourou.store.dispatch import Dispatcher
-from kourou.store.flush import CommitLogFlusher
-from kourou.store.index_catch_up import IndexCatchUp
+from kourou.store.index.index_catch_up import IndexCatchUp
+from kourou.store.log.commit_log import CommitLog
+from kourou.store.log.disk import OsMapping
+from kourou.store.log.flush import CommitLogFlusher
 from kourou.store.put import MessagePutter
-from kourou.store.queue_store import ConsumeQueueStore
+from kourou.store.queue.queue_store import ConsumeQueueStore
 from simulator.runner import play
 
 MOST_SEEDS = 2000
@@ -293,7 +293,7 @@ PLANTED: dict[str, Planted] = {
         "recovery dispatches what was deleted into the queues of a topic that was made again",
         (
             (MessageStore, "delete_topics", _deleted_in_silence),
-            (kourou.store.consume_queue, "begin_anew", _nothing),
+            (kourou.store.queue.consume_queue, "begin_anew", _nothing),
         ),
         0,
     ),

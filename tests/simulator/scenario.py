@@ -30,12 +30,12 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from kourou.broker.locks import MAX_LIVE_MS
+from kourou.broker.state.locks import MAX_LIVE_MS
 from kourou.client import Consumer, Message, MessageQueue, Producer, TransactionState
 from kourou.errors import KourouError
 from kourou.message.ids import decode_offset_message_id
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.headers import CreateTopic
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.headers import CreateTopic
 from kourou.store import PutMessageResult, PutMessageStatus
 from kourou.store.put import InnerMessage, MessagePutter, WaitingMessage
 from simulator.faults import Fault, Faults, make_schedule

@@ -26,8 +26,8 @@ from unittest import mock
 
 from kourou.broker import Broker, BrokerConfig
 from kourou.namesrv import NameServer, NameServerConfig
-from kourou.store.disk import OsDisk
-from kourou.store.timer_files import SLOT
+from kourou.store.log.disk import OsDisk
+from kourou.store.timer.files import SLOT
 from simulator.loop import NODE, Node, SimLoop, context_of
 from simulator.network import SimListener, SimNetwork
 from simulator.power import Power
@@ -190,14 +190,14 @@ class World:
             _law(os, "fdatasync", self.power.fsync),
             _law(os, "posix_fallocate", self.power.fallocate),
             # Java's wheel has seven days: far more than a world lives, and each sync copies it.
-            mock.patch("kourou.store.timer_wheel.SLOTS", WHEEL_SLOTS),
-            mock.patch("kourou.store.timer_wheel.WHEEL_SIZE", WHEEL_SLOTS * SLOT.size),
-            mock.patch("kourou.broker.timer.SLOTS", WHEEL_SLOTS),
+            mock.patch("kourou.store.timer.wheel.SLOTS", WHEEL_SLOTS),
+            mock.patch("kourou.store.timer.wheel.WHEEL_SIZE", WHEEL_SLOTS * SLOT.size),
+            mock.patch("kourou.broker.services.timer.SLOTS", WHEEL_SLOTS),
             mock.patch("kourou.store.message_store.ServiceThread", self._service),
             # An index catches up in many steps: brokers serve and die on the way.
-            mock.patch("kourou.store.index_catch_up.STEP_BYTES", INDEX_STEP_BYTES),
+            mock.patch("kourou.store.index.index_catch_up.STEP_BYTES", INDEX_STEP_BYTES),
             mock.patch("kourou.store.message_store.PAUSE_MS", INDEX_PAUSE_MS),
-            mock.patch("kourou.store.allocate.ThreadPoolExecutor", InlineExecutor),
+            mock.patch("kourou.store.log.allocate.ThreadPoolExecutor", InlineExecutor),
             mock.patch("kourou.remoting.server._listen", self._listen),
         ]
         with contextlib.ExitStack() as stack:

@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.headers import CreateTopic
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.headers import CreateTopic
 from kourou.spark.channel import NetSettings, call, close_channels
-from support.certificates import Authority, needs_openssl
 from support.java import java
-from support.servers import HOST, java_broker, java_name_server, kourou, read_conf, write_broker_conf
+from support.sites.certificates import Authority, needs_openssl
+from support.sites.servers import HOST, java_broker, java_name_server, kourou, read_conf, write_broker_conf
 from support.spark import bodies_of
 
 TOPIC = "guarded"

@@ -11,8 +11,8 @@ from kourou.message import Message
 from kourou.spark import answer_checks
 from kourou.spark.channel import NetSettings, close_channels
 from kourou.spark.cluster import ClusterView
-from kourou.spark.send import BatchSender
-from kourou.spark.transactions import Row, TransactionLog, send_halves
+from kourou.spark.write.send import BatchSender
+from kourou.spark.write.transactions import Row, TransactionLog, send_halves
 from kourou.testing import Cluster
 
 TIMEOUT_S = 60

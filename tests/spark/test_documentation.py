@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 import kourou.spark
 from kourou.cli import app
-from kourou.spark.broker_road import ALL_READ_OPTIONS
 from kourou.spark.channel import close_channels
+from kourou.spark.read.broker_road import ALL_READ_OPTIONS
 from kourou.spark.schema import COLUMNS
 from kourou.spark.session import SETTINGS
-from kourou.spark.sink import SINK_OPTIONS
 from kourou.spark.source import STORE_OPTIONS
+from kourou.spark.write.sink import SINK_OPTIONS
 from kourou.testing import Cluster
 from support.spark import send
 

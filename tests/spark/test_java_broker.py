@@ -6,15 +6,15 @@ import time
 
 import pytest
 
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.command import RemotingCommand
-from kourou.remoting.headers import CreateTopic
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.headers import CreateTopic
 from kourou.spark.channel import close_channels
 from kourou.spark.schema import ALL_COLUMNS
 from support.java import java
-from support.servers import java_broker, java_name_server
+from support.recorded.wire import Caller
+from support.sites.servers import java_broker, java_name_server
 from support.spark import bodies_of
-from support.wire import Caller
 
 pytestmark = pytest.mark.interop
 

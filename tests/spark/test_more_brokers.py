@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from kourou.spark.broker_road import BrokerRoad
 from kourou.spark.channel import close_channels
+from kourou.spark.read.broker_road import BrokerRoad
 from kourou.testing import Cluster
 from support.spark import bodies_of, send
 

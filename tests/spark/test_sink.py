@@ -10,7 +10,7 @@ import pytest
 
 from kourou.spark.channel import NetSettings, close_channels
 from kourou.spark.cluster import ClusterView
-from kourou.spark.transactions import Half, TransactionLog, end_all
+from kourou.spark.write.transactions import Half, TransactionLog, end_all
 from kourou.testing import Cluster
 from support.spark import bodies_of, send
 
@@ -214,8 +214,8 @@ def test_a_crash_before_the_decision_shows_nothing_of_the_first_try(spark, clust
 
 def test_a_commit_goes_on_with_what_is_not_visible(cluster, topic, tmp_path):
     from kourou.message import Message
-    from kourou.spark.send import BatchSender
-    from kourou.spark.transactions import Row, send_halves
+    from kourou.spark.write.send import BatchSender
+    from kourou.spark.write.transactions import Row, send_halves
 
     view = ClusterView(cluster.namesrv, NetSettings())
     sender = BatchSender(view, group="tx")
@@ -239,7 +239,7 @@ def test_a_lost_connection_costs_no_message(cluster, topic):
     import socket
 
     from kourou.message import Message
-    from kourou.spark.send import BatchSender
+    from kourou.spark.write.send import BatchSender
 
     view = ClusterView(cluster.namesrv, NetSettings())
     sender = BatchSender(view, group="tx", batch_records=10)
@@ -270,7 +270,7 @@ def test_a_batch_write_exactly_once(spark, cluster, topic):
 
 
 def test_exactly_once_needs_a_checkpoint_that_it_knows(spark, cluster, topic):
-    from kourou.spark.sink import RocketmqStreamWriter
+    from kourou.spark.write.sink import RocketmqStreamWriter
 
     schema = spark.range(1).selectExpr("string(id) AS body").schema
     with pytest.raises(Exception, match="option delivery: exactly-once needs checkpointLocation"):

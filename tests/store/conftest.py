@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.fault_disk import FaultDisk
-from support.store import ManualClock
+from support.stores.fault_disk import FaultDisk
+from support.stores.store import ManualClock
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 
 from kourou.store import MessageStore
 from kourou.store.clock_steps import MAX_STEPS, STEP_MS
-from support.fault_disk import FaultDisk
-from support.store import START_MS, ManualClock, message, open_store, put, small_config
+from support.stores.fault_disk import FaultDisk
+from support.stores.store import START_MS, ManualClock, message, open_store, put, small_config
 
 HOUR_MS = 3_600_000
 

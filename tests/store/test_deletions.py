@@ -14,11 +14,11 @@ from kourou.message import sysflag
 from kourou.message.batch import encode_batch
 from kourou.message.model import Message
 from kourou.store import FlushDiskType, InnerMessage, MessageStore, MessageStoreConfig, PutMessageStatus
-from kourou.store.queue_store import DELETION_TOPIC
+from kourou.store.queue.queue_store import DELETION_TOPIC
 from support import loops
-from support.fault_disk import FaultDisk
-from support.replication import caught_up, node, slave
-from support.store import bodies, message, open_store, put, small_config
+from support.stores.fault_disk import FaultDisk
+from support.stores.replication import caught_up, node, slave
+from support.stores.store import bodies, message, open_store, put, small_config
 
 MODES: dict[str, dict[str, Any]] = {
     "async flush": {},

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from kourou.message import Message, encode_batch, sysflag
 from kourou.store import BoundaryType, BrokerRole, GetMessageStatus, InnerMessage, MessageStore
-from kourou.store.batch_consume_queue import ENTRY as BATCH_ENTRY
-from kourou.store.batch_consume_queue import BatchConsumeQueue
-from kourou.store.consume_queue import ENTRY, ConsumeQueue
-from kourou.store.consume_queue_ext import ExtUnit
-from kourou.store.mapped_file import MappedFile
-from support.store import (
+from kourou.store.log.mapped_file import MappedFile
+from kourou.store.queue.batch_consume_queue import ENTRY as BATCH_ENTRY
+from kourou.store.queue.batch_consume_queue import BatchConsumeQueue
+from kourou.store.queue.consume_queue import ENTRY, ConsumeQueue
+from kourou.store.queue.consume_queue_ext import ExtUnit
+from support.stores.store import (
     LOG_FILE,
     START_MS,
     ManualClock,

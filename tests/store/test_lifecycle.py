@@ -17,9 +17,9 @@ import pytest
 from kourou.errors import StoreDamagedError, StoreLockedError
 from kourou.message import Message, encode_batch, sysflag
 from kourou.store import BrokerRole, FlushDiskType, InnerMessage, MessageStore, PutMessageStatus
-from kourou.store.disk import OsDisk
-from support.fault_disk import FaultDisk
-from support.store import (
+from kourou.store.log.disk import OsDisk
+from support.stores.fault_disk import FaultDisk
+from support.stores.store import (
     ManualClock,
     bodies,
     files_below,
@@ -36,7 +36,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from kourou.errors import StoreLockedError
 from kourou.store import MessageStore
-from support.store import message, put, small_config
+from support.stores.store import message, put, small_config
 
 store = MessageStore(small_config(Path({directory!r})))
 {body}

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kourou.message import Message, encode_batch
 from kourou.store import FlushDiskType, GetMessageStatus, MessageStore
-from support.fault_disk import FaultDisk
-from support.store import LOG_FILE, ManualClock, decoded, message, put, small_config
+from support.stores.fault_disk import FaultDisk
+from support.stores.store import LOG_FILE, ManualClock, decoded, message, put, small_config
 
 Queue = tuple[str, int]
 queues = st.tuples(st.sampled_from(["a", "b", "long" * 40]), st.integers(0, 1))

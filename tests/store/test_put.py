@@ -20,8 +20,8 @@ from kourou.store import (
     MessageStoreConfig,
     PutMessageStatus,
 )
-from support.fault_disk import FaultDisk
-from support.store import (
+from support.stores.fault_disk import FaultDisk
+from support.stores.store import (
     LOG_FILE,
     START_MS,
     ManualClock,

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from kourou.store import BrokerRole, FlushDiskType, PutMessageStatus
-from kourou.store.replication_flow import FlowMonitor
-from kourou.store.replication_waits import AckWaits
+from kourou.store.replication.flow import FlowMonitor
+from kourou.store.replication.waits import AckWaits
 from support import loops
-from support.certificates import Authority, needs_openssl
 from support.loops import until
-from support.replication import HOST, Node, caught_up, link, node, slave
-from support.store import LOG_FILE, bodies, fill_file, message, open_store, put, small_config
+from support.sites.certificates import Authority, needs_openssl
+from support.stores.replication import HOST, Node, caught_up, link, node, slave
+from support.stores.store import LOG_FILE, bodies, fill_file, message, open_store, put, small_config
 
 RECORDED = Path(__file__).parent.parent / "fixtures/rocketmq-5.5.0/wire/ha-replication.jsonl.gz"
 SYNC = BrokerRole.SYNC_MASTER

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from kourou.store import GetMessageStatus, MessageStore, PutMessageStatus
-from support.fault_disk import FaultDisk
-from support.store import (
+from support.stores.fault_disk import FaultDisk
+from support.stores.store import (
     LOG_FILE,
     START_MS,
     ManualClock,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kourou.store import FlushDiskType
-from kourou.store.queue_store import DELETION_TOPIC
+from kourou.store.queue.queue_store import DELETION_TOPIC
 from kourou.store.stats import BUCKETS, DISTRIBUTION_NAMES, StoreStats
-from support.store import START_MS, ManualClock, message, open_store, put, small_config
+from support.stores.store import START_MS, ManualClock, message, open_store, put, small_config
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.command import RemotingCommand
-from kourou.remoting.headers import CreateTopic
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.headers import CreateTopic
 from support.java import java
-from support.servers import java_broker, kourou_broker, kourou_name_server
-from support.wire import Caller
+from support.recorded.wire import Caller
+from support.sites.servers import java_broker, kourou_broker, kourou_name_server
 
 INSTALL_TIMEOUT_S = 300  # a few megabytes over a slow line
 PROGRAM_TIMEOUT_S = 150

@@ -10,7 +10,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["kourou.cli.broker", "kourou.broker.server", "support.forked"])
+_CONTEXT.set_forkserver_preload(["kourou.cli.servers.broker", "kourou.broker.server", "support.forked"])
 
 
 def start_broker(conf: Path) -> ForkServerProcess:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from kourou import sync
 from kourou.cli import app
 from kourou.client import Message, ReceivedMessage, SendReceipt
-from support.clients import LONG_S
+from support.sites.clients import LONG_S
 from support.targets import Target
 
 CLUSTER = "DefaultCluster"

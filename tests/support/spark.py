@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kourou.message import encode_properties
-from kourou.remoting.codes import RequestCode
+from kourou.remoting.protocol.codes import RequestCode
 
 
 @contextmanager

@@ -7,12 +7,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
-from kourou.remoting.headers import CreateTopic
-from kourou.remoting.registration import PERM_READ, PERM_WRITE
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.headers import CreateTopic
+from kourou.remoting.protocol.registration import PERM_READ, PERM_WRITE
 from support.java import java
-from support.servers import (
+from support.recorded.wire import Caller
+from support.sites.servers import (
     HOST,
     Server,
     java_broker,
@@ -20,7 +21,6 @@ from support.servers import (
     kourou_broker,
     kourou_name_server,
 )
-from support.wire import Caller
 
 BROKERS = ("broker-a", "broker-b")
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kourou.admin.link import Link
-from kourou.remoting import lenient_json
-from kourou.remoting.codes import RequestCode
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode
 
 
 class Access:

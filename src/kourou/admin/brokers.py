@@ -10,8 +10,12 @@ from kourou.admin.link import Link
 from kourou.admin.model import GroupProgress, QueueProgress
 from kourou.admin.name_servers import decode_table, properties_text
 from kourou.properties_file import parse_properties
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.headers import GetConsumeStatsInBroker, ResetMasterFlushOffset, ViewBrokerStatsData
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.headers import (
+    GetConsumeStatsInBroker,
+    ResetMasterFlushOffset,
+    ViewBrokerStatsData,
+)
 
 STATS_TIMEOUT_S = 50.0  # a broker of many groups takes its time
 

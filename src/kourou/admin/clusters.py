@@ -14,7 +14,7 @@ from kourou.admin.messages import Messages
 from kourou.admin.model import BrokerInfo, BrokerState, RoundTrip, TopicTraffic
 from kourou.admin.topics import Topics
 from kourou.client.core import RefusedError
-from kourou.client.receipts import SendReceipt
+from kourou.client.produce.receipts import SendReceipt
 from kourou.errors import KourouError
 from kourou.message import Message
 from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX

@@ -21,16 +21,16 @@ from kourou.admin.model import (
 from kourou.client.core import NoRouteError, RefusedError
 from kourou.errors import KourouError
 from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
-from kourou.remoting import lenient_json
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.headers import (
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.headers import (
     ConsumerGroupName,
     DeleteSubscriptionGroup,
     GetConsumerRunningInfo,
     GetConsumeStats,
     TopicName,
 )
-from kourou.remoting.lenient_json import MessageQueue
+from kourou.remoting.protocol.lenient_json import MessageQueue
 
 # Groups of brokers and tools (MixAll.isSysConsumerGroup, isPredefinedGroup)
 SYSTEM_PREFIX = "CID_RMQ_SYS_"

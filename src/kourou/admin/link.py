@@ -10,10 +10,10 @@ from kourou.admin.model import BrokerInfo
 from kourou.client.core import ClientCore, ClientError, NoRouteError, RefusedError
 from kourou.client.routes import MASTER_ID
 from kourou.message.topics import RETRY_PREFIX
-from kourou.remoting import lenient_json
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
-from kourou.remoting.header import Header
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.header import Header
 
 CALL_TIMEOUT_S = 10.0
 

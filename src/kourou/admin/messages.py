@@ -11,24 +11,29 @@ from kourou.admin.groups import Groups
 from kourou.admin.link import AdminError, Link
 from kourou.admin.model import ConsumeQueueEntries, DirectResult, MessageTrack, TraceEntry
 from kourou.admin.offsets import Offsets
+from kourou.admin.tools.traces import read_traces
 from kourou.admin.topics import Topics
-from kourou.admin.traces import read_traces
+from kourou.client.consume.pulling import Puller, PullStatus
+from kourou.client.consume.received import MessageBatch, ReceivedMessage
+from kourou.client.consume.subscriptions import build_subscription
 from kourou.client.core import RefusedError
 from kourou.client.namespace import TRACE_TOPIC
-from kourou.client.producer import Producer
-from kourou.client.pulling import Puller, PullStatus
-from kourou.client.receipts import SendReceipt
-from kourou.client.received import MessageBatch, ReceivedMessage
-from kourou.client.subscriptions import build_subscription
+from kourou.client.produce.producer import Producer
+from kourou.client.produce.receipts import SendReceipt
 from kourou.errors import KourouError
 from kourou.message import Message
 from kourou.message import properties as names
 from kourou.message.host import format_host
 from kourou.message.ids import decode_offset_message_id
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.headers import ConsumeMessageDirectly, QueryConsumeQueue, QueryMessage, ViewMessage
-from kourou.remoting.lenient_json import MessageQueue
-from kourou.remoting.subscription import ALL
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.headers import (
+    ConsumeMessageDirectly,
+    QueryConsumeQueue,
+    QueryMessage,
+    ViewMessage,
+)
+from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.remoting.protocol.subscription import ALL
 
 log = logging.getLogger(__name__)
 

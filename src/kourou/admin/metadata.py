@@ -22,9 +22,9 @@ from kourou.admin.name_servers import ORDER_TOPIC_CONFIG, NameServers
 from kourou.admin.offsets import Offsets
 from kourou.admin.topics import Topics
 from kourou.client.core import RefusedError
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.command import VERSION
-from kourou.remoting.headers import UpdateConsumerOffset
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.command import VERSION
+from kourou.remoting.protocol.headers import UpdateConsumerOffset
 
 FORMAT = "kourou-metadata/1"
 PARTS = ("topics", "groups", "config", "offsets")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kourou.client.routes import MASTER_ID
-from kourou.remoting.mq_version import version_name as version_name
+from kourou.remoting.protocol.mq_version import version_name as version_name
 
 # Brokers
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from kourou.admin.link import Link
 from kourou.properties_file import parse_properties
-from kourou.remoting import lenient_json
-from kourou.remoting.codes import RequestCode
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 

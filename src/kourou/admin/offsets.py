@@ -10,8 +10,8 @@ from kourou.admin.link import AdminError, Link
 from kourou.admin.model import OffsetChange
 from kourou.client.core import RefusedError
 from kourou.properties_file import parse_properties
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.headers import (
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.headers import (
     GetMaxOffset,
     QueueOfTopic,
     ResetOffset,
@@ -19,7 +19,7 @@ from kourou.remoting.headers import (
     TopicName,
     UpdateConsumerOffset,
 )
-from kourou.remoting.lenient_json import MessageQueue
+from kourou.remoting.protocol.lenient_json import MessageQueue
 
 END = -1  # as a time: behind the last message
 

@@ -8,8 +8,8 @@ from kourou.admin.groups import read_connections
 from kourou.admin.link import Link
 from kourou.admin.model import ClientConnection, version_name
 from kourou.client.core import RefusedError
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.headers import ProducerGroupName
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.headers import ProducerGroupName
 
 
 class Producers:

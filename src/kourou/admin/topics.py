@@ -10,14 +10,14 @@ from typing import Any
 from kourou.admin.link import AdminError, Link
 from kourou.admin.model import PermissionChange, QueueState, TopicOfBroker, TopicStatus
 from kourou.admin.name_servers import ORDER_TOPIC_CONFIG, NameServers, order_config
+from kourou.client.consume.strategies import AVERAGE
 from kourou.client.core import DEFAULT_TOPIC
-from kourou.client.strategies import AVERAGE
 from kourou.errors import KourouError
-from kourou.remoting import lenient_json
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.headers import CreateTopic, TopicName
-from kourou.remoting.lenient_json import MessageQueue
-from kourou.remoting.registration import TopicConfig
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.headers import CreateTopic, TopicName
+from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.remoting.protocol.registration import TopicConfig
 
 DEFAULT_QUEUES = 8
 SYSTEM_PREFIX = "rmq_sys_"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kourou.errors import ConfigError
-from kourou.remoting import lenient_json
+from kourou.remoting.protocol import lenient_json
 from kourou.remoting.signing import Credentials
 
 KEYS = frozenset(

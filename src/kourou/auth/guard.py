@@ -15,8 +15,8 @@ from kourou.auth.config import AuthConfig
 from kourou.auth.model import ALLOW, DISABLE, SUPER, TOPIC, AccessError, Resource, User, is_in, subject_of
 from kourou.auth.rules import ALL_TOPICS, PUB, Need, needs_of
 from kourou.auth.tables import AccessTables
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Answer, Connection, Handler
+from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.signing import ACCESS_KEY, SIGNATURE, signature_of
 
 log = logging.getLogger(__name__)

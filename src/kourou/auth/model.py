@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kourou.errors import KourouError
-from kourou.remoting.codes import ResponseCode
+from kourou.remoting.protocol.codes import ResponseCode
 
 SUPER, NORMAL = "Super", "Normal"
 ENABLE, DISABLE = "enable", "disable"

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from kourou.auth.model import CLUSTER, GROUP, TOPIC, AccessError, Resource
 from kourou.message.topics import RETRY_PREFIX
-from kourou.remoting.bodies import as_object, read_body, read_list, read_text
-from kourou.remoting.codes import RequestCode as Code
-from kourou.remoting.command import RemotingCommand
-from kourou.remoting.header import BadRequestError
-from kourou.remoting.heartbeat import read_heartbeat
-from kourou.remoting.lenient_json import MessageQueue
-from kourou.remoting.subscription import BadSubscriptionError, SubscriptionData
+from kourou.remoting.protocol.bodies import as_object, read_body, read_list, read_text
+from kourou.remoting.protocol.codes import RequestCode as Code
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.header import BadRequestError
+from kourou.remoting.protocol.heartbeat import read_heartbeat
+from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.remoting.protocol.subscription import BadSubscriptionError, SubscriptionData
 
 GET, UPDATE, LIST, CREATE, DELETE, PUB, SUB = "Get", "Update", "List", "Create", "Delete", "Pub", "Sub"
 

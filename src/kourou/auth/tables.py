@@ -27,7 +27,7 @@ from kourou.auth.model import (
 )
 from kourou.errors import ConfigError
 from kourou.files import write_atomically
-from kourou.remoting import lenient_json
+from kourou.remoting.protocol import lenient_json
 
 USERS_FILE, ACLS_FILE = "users.json", "acls.json"
 _PRIVATE = 0o600

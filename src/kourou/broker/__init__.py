@@ -1,7 +1,14 @@
 """The broker: what each request does, and the services that live on top of the store.
 
-A request comes in over `remoting`, its handler (broker.handlers) reads its header and answers from the tables
-of this package (topics, groups, offsets, clients, locks) or from the store. One thread owns all of it.
+    server       Broker, which puts the rest together; config, names
+    handlers/    what each request asks, one function a request code
+    messages/    sends and pulls, the hot ones, and filters
+    state/       tables: topics, groups, offsets, clients, locks
+    services/    delays, timers, transactions, registration, slaves
+    metrics/     what is counted, and told to Prometheus
+
+A request comes in over `remoting`, its handler reads its header and answers from the tables or from the
+store. One thread owns all of it.
 """
 
 from kourou.broker.config import BrokerConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
-from kourou.store.queue_store import DELETION_TOPIC
+from kourou.store.queue.queue_store import DELETION_TOPIC
 
 # Topics of the broker itself
 AUTO_CREATE_TOPIC = "TBW102"  # the pattern of topics that a send creates

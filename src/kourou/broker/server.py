@@ -21,47 +21,47 @@ from kourou.auth.config import is_true
 from kourou.auth.model import Resource
 from kourou.auth.rules import SUB
 from kourou.auth.rules import group as group_of
-from kourou.broker.bloom import BloomFilter
-from kourou.broker.clients import Client, Clients
 from kourou.broker.config import DEFAULT_PORT, BrokerConfig
-from kourou.broker.filter_data import FILE_NAME as FILTER_FILE
-from kourou.broker.filter_data import ConsumerFilters
-from kourou.broker.groups import SubscriptionGroups
-from kourou.broker.ha_group import BrokerGroup
 from kourou.broker.handlers import make_handlers
-from kourou.broker.locks import QueueLocks
-from kourou.broker.metrics import BrokerMetrics
+from kourou.broker.messages.bloom import BloomFilter
+from kourou.broker.messages.filter_data import FILE_NAME as FILTER_FILE
+from kourou.broker.messages.filter_data import ConsumerFilters
+from kourou.broker.messages.pull import MessagePuller
+from kourou.broker.messages.send import BUSY, MessageSender
+from kourou.broker.metrics.broker import BrokerMetrics
+from kourou.broker.metrics.stats import BrokerStats
 from kourou.broker.names import TIMER_TOPIC
-from kourou.broker.offsets import ConsumerOffsets
-from kourou.broker.pull import MessagePuller
-from kourou.broker.registrar import Registrar
-from kourou.broker.schedule import DelayService
-from kourou.broker.send import BUSY, MessageSender
-from kourou.broker.slave import SlaveService, check_replication_port, check_role
-from kourou.broker.slave_offsets import FILE_NAME as SLAVE_OFFSET_FILE
-from kourou.broker.state_file import StateFile
-from kourou.broker.stats import BrokerStats
-from kourou.broker.timer import TimerService
-from kourou.broker.topics import TopicTable
-from kourou.broker.transactions import TransactionService
+from kourou.broker.services.ha_group import BrokerGroup
+from kourou.broker.services.registrar import Registrar
+from kourou.broker.services.schedule import DelayService
+from kourou.broker.services.slave import SlaveService, check_replication_port, check_role
+from kourou.broker.services.slave_offsets import FILE_NAME as SLAVE_OFFSET_FILE
+from kourou.broker.services.timer import TimerService
+from kourou.broker.services.transactions import TransactionService
+from kourou.broker.state.clients import Client, Clients
+from kourou.broker.state.groups import SubscriptionGroups
+from kourou.broker.state.locks import QueueLocks
+from kourou.broker.state.offsets import ConsumerOffsets
+from kourou.broker.state.state_file import StateFile
+from kourou.broker.state.topics import TopicTable
 from kourou.clock import Clock, SystemClock
 from kourou.errors import ConfigError, KourouError
 from kourou.message import properties as names
 from kourou.remoting.budgets import Bound, Budgets, Refusals, within
 from kourou.remoting.buffers import Buffers
 from kourou.remoting.client import RemotingClient
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
-from kourou.remoting.headers import ConsumerGroupName
 from kourou.remoting.metrics import WatchConfig, exports
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.headers import ConsumerGroupName
 from kourou.remoting.server import RemotingServer
 from kourou.remoting.timing import RequestWatch, TimedConnection
 from kourou.remoting.tls import RenewedContext, TlsConfig, renewed_server_context
 from kourou.store import BrokerRole, InnerMessage, MessageStore, PutMessageResult, PutMessageStatus
 from kourou.store.config import DEFAULT_HA_PORT
-from kourou.store.replication import Replication
-from kourou.store.replication_proof import Admission, Identity
+from kourou.store.replication.proof import Admission, Identity
+from kourou.store.replication.service import Replication
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,13 @@
 """The command `kourou`: thin verbs over the packages, and how they speak to a person or a script.
 
-What lives here: arguments, help, tables, progress bars, exit codes. What does not: anything a verb does; that
-is an API of the package that it belongs to. Those are imported by the verb that runs, so that help and
-completion are quick.
+    servers/    broker, namesrv, console, up
+    admin/      kourou admin …
+    mqadmin/    kourou mqadmin …, Java's verbs and flags
+    send, tail, store, spark, bench, doctor
+    output, errors, message_view, store_tables    tables, progress, exit codes
+
+What a verb does is not here; that is an API of the package that it belongs to. Those are imported by the verb
+that runs, so that help and completion are quick.
 
 Exit codes: 0 done, 1 done and something is wrong (`store check`) or a cluster refused (`admin`), 2 not done
 (one line on standard error says why), 130 interrupted.
@@ -17,9 +22,12 @@ from typing import Annotated
 import typer
 
 import kourou
-from kourou.cli import admin, bench, broker, console, doctor, mqadmin, namesrv, send, spark, store, tail, up
+from kourou.cli import bench, doctor, send, spark, store, tail
+from kourou.cli.admin import commands as admin
 from kourou.cli.errors import OneLineErrors, RefusedCommand
-from kourou.cli.serve import OneLineEach
+from kourou.cli.mqadmin import commands as mqadmin
+from kourou.cli.servers import broker, console, namesrv, up
+from kourou.cli.servers.serve import OneLineEach
 
 app = typer.Typer(
     name="kourou",

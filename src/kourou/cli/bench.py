@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kourou.cli.admin_run import DEFAULT_NAMESRV, Namesrv, client_tls, credentials
+from kourou.cli.admin.run import DEFAULT_NAMESRV, Namesrv, client_tls, credentials
 from kourou.cli.output import as_plain, print_json, print_table
 
 if TYPE_CHECKING:
     from rich.panel import Panel
 
-    from kourou.admin.bench import Report, Tick
+    from kourou.admin.tools.bench import Report, Tick
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _WIDTH = 60
@@ -41,7 +41,7 @@ def bench(
     """
     import asyncio
 
-    from kourou.admin.bench import Bench
+    from kourou.admin.tools.bench import Bench
     from kourou.cli.output import quiet_log
 
     work = Bench(
@@ -66,7 +66,7 @@ def _run_live(work: object) -> Report:
 
     from rich.live import Live
 
-    from kourou.admin.bench import Bench
+    from kourou.admin.tools.bench import Bench
 
     assert isinstance(work, Bench)
     sends: list[float] = []

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kourou.cli.admin_run import DEFAULT_NAMESRV, AsJson, Namesrv
+from kourou.cli.admin.run import DEFAULT_NAMESRV, AsJson, Namesrv
 from kourou.cli.output import as_plain, print_json_lines, printable
 
 
@@ -24,7 +24,7 @@ def doctor(
     """
     import asyncio
 
-    from kourou.admin.doctor import FAIL, OK, examine, examine_cluster
+    from kourou.admin.tools.doctor import FAIL, OK, examine, examine_cluster
     from kourou.cli.output import quiet_log
 
     with quiet_log("kourou"):

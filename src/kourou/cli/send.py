@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kourou.cli.admin_message import receipt_fields
-from kourou.cli.admin_run import DEFAULT_NAMESRV, AsJson, Namesrv, TopicArgument, pairs, run, said
+from kourou.cli.admin.message import receipt_fields
+from kourou.cli.admin.run import DEFAULT_NAMESRV, AsJson, Namesrv, TopicArgument, pairs, run, said
 from kourou.cli.output import count as counted
 from kourou.cli.output import print_json_lines
 

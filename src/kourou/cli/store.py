@@ -22,8 +22,8 @@ from kourou.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from kourou.store.offline import StoreDirectory
-    from kourou.store.offline.findings import Finding
+    from kourou.inspect import StoreDirectory
+    from kourou.inspect.check.findings import Finding
 
 app = typer.Typer(
     name="store",
@@ -56,8 +56,8 @@ TABLE_ROWS = 100
 
 
 def _open(path: Path | None, config_file: Path | None) -> StoreDirectory:
+    from kourou.inspect import StoreDirectory
     from kourou.store.config import MessageStoreConfig
-    from kourou.store.offline import StoreDirectory
 
     if config_file is None:
         if path is None:
@@ -88,7 +88,7 @@ def dump(
     Example: all bodies of a topic
       kourou store dump /data/store | jq -r '.commitlog.records[] | select(.topic=="orders") | .body'
     """
-    from kourou.store.offline.dump import dump as dump_store
+    from kourou.inspect.dump import dump as dump_store
 
     store = _open(directory, config)
     # Recovery of the copy has its own log lines, about files that are gone when somebody reads them.
@@ -118,7 +118,7 @@ def info(
       kourou store info /data/store
     """
     from kourou.cli.store_tables import print_info
-    from kourou.store.offline.info import describe
+    from kourou.inspect.info import describe
 
     described = describe(_open(directory, config))
     if json:
@@ -167,7 +167,7 @@ def cat(
       kourou store cat /data/store --since 1h -o hour.parquet
     """
     from kourou.cli import message_view
-    from kourou.store.offline.messages import MessageReader, Selection
+    from kourou.inspect.messages import MessageReader, Selection
 
     table = not (json or output)
     selection = Selection(
@@ -179,7 +179,7 @@ def cat(
     )  # fmt: skip
     reader = MessageReader(_open(directory, config), selection)
     if output is not None:
-        from kourou.store.offline.arrow_file import write_file
+        from kourou.inspect.arrow_file import write_file
 
         written = write_file(reader.records(), str(output))
         typer.echo(f"{count(written, 'message')} in {output}", err=True)
@@ -222,7 +222,7 @@ def queue(
       kourou store queue /data/store -t orders -q 3 --from 1000 --check
     """
     from kourou.errors import StoreError
-    from kourou.store.offline.queue_report import entry_fields
+    from kourou.inspect.check.queue_report import entry_fields
 
     store = _open(directory, config)
     chosen = store.queue(topic, queue_id)
@@ -267,7 +267,7 @@ def index(
       kourou store index /data/store -t orders -k order-4711
     """
     from kourou.cli.store_tables import print_index_entries, print_index_files
-    from kourou.store.offline.index_report import describe_index, look_up
+    from kourou.inspect.check.index_report import describe_index, look_up
 
     store = _open(directory, config)
     wanted = key if key is not None else tag
@@ -298,8 +298,8 @@ def check(
     Example: in a script
       kourou store check /data/store --json > findings.jsonl || echo "damaged"
     """
-    from kourou.store.offline.check import check as check_store
-    from kourou.store.offline.findings import DEFAULT_LIMIT
+    from kourou.inspect.check.findings import DEFAULT_LIMIT
+    from kourou.inspect.check.whole import check as check_store
 
     store = _open(directory, config)
     holder = store.lock_holder
@@ -376,7 +376,7 @@ def rebuild(
     Example: after `check` found faults in queues or index
       kourou store rebuild /data/store --in-place
     """
-    from kourou.store.offline.rebuild import rebuild_in_place, rebuild_into
+    from kourou.inspect.rebuild import rebuild_in_place, rebuild_into
 
     if in_place == (out is not None):
         raise typer.BadParameter("say where: --in-place, or --out with a new directory")

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kourou.cli.admin_run import DEFAULT_NAMESRV, AsJson, Namesrv, TopicArgument, run
+from kourou.cli.admin.run import DEFAULT_NAMESRV, AsJson, Namesrv, TopicArgument, run
 from kourou.cli.output import parse_time, print_json_lines, printable, show_time
 
 if TYPE_CHECKING:
     from kourou.admin import Admin
-    from kourou.client.received import ReceivedMessage
+    from kourou.client.consume.received import ReceivedMessage
 
 HEX_BYTES = 512  # of a body that is shown in hex; the rest is counted
 HEX_WIDTH = 16
@@ -63,7 +63,7 @@ def tail(
     Example: orders that were paid, from ten minutes ago on
       kourou tail orders --tags paid --from 10m
     """
-    from kourou.admin.following import follow
+    from kourou.admin.tools.following import follow
     from kourou.client import Sql
 
     if tags is not None and sql is not None:

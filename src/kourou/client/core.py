@@ -20,14 +20,14 @@ from kourou.client.background import Background
 from kourou.client.repeated import RepeatedWarnings
 from kourou.client.routes import MASTER_ID, TopicRoute
 from kourou.errors import KourouError
-from kourou.remoting import lenient_json
 from kourou.remoting.client import RemotingClient
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import CallTimeoutError, Handler
-from kourou.remoting.header import Header
-from kourou.remoting.headers import UnregisterClient
-from kourou.remoting.heartbeat import ConsumerData, Heartbeat
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.header import Header
+from kourou.remoting.protocol.headers import UnregisterClient
+from kourou.remoting.protocol.heartbeat import ConsumerData, Heartbeat
 from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import TlsConfig
 

@@ -14,16 +14,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from kourou.client.consumer_stats import ConsumeEvent
+from kourou.client.consume.stats import ConsumeEvent
+from kourou.client.consume.strategies import AVERAGE, Strategy
+from kourou.client.consume.subscriptions import Subscribe, as_subscriptions
 from kourou.client.core import DEFAULT_TOPIC, ClientCore, ClientError
-from kourou.client.receipts import OnSend
-from kourou.client.strategies import AVERAGE, Strategy
-from kourou.client.subscriptions import Subscribe, as_subscriptions
-from kourou.client.transactions import Checker
+from kourou.client.produce.receipts import OnSend
+from kourou.client.produce.transactions import Checker
 from kourou.client.validators import check_group, is_whole
 from kourou.message.compression import CompressionType
-from kourou.remoting.codes import ResponseCode
-from kourou.remoting.lenient_json import MessageQueue
+from kourou.remoting.protocol.codes import ResponseCode
+from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import TlsConfig
 
@@ -215,7 +215,7 @@ _READER_RULES = {
         lambda value: isinstance(value, datetime) or value in ("first", "last"),
         '"first", "last" or a datetime',
     ),
-    "strategy": _Rule(callable, "one of kourou.client.strategies"),
+    "strategy": _Rule(callable, "one of kourou.client.consume.strategies"),
     "pull_batch_size": _whole(1, MAX_PULL),
     "max_cached_messages": _whole(1),
     "max_cached_bytes": _whole(1),

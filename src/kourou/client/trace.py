@@ -29,10 +29,10 @@ from enum import Enum, IntEnum
 from typing import Protocol
 
 from kourou.client.background import Background
+from kourou.client.consume.received import ReceivedMessage, ReconsumeLater
 from kourou.client.namespace import TRACE_TOPIC, unwrap_any
-from kourou.client.receipts import DEFAULT_REGION, SEND_OK, SendEvent
-from kourou.client.received import ReceivedMessage, ReconsumeLater
-from kourou.client.transactions import TransactionState
+from kourou.client.produce.receipts import DEFAULT_REGION, SEND_OK, SendEvent
+from kourou.client.produce.transactions import TransactionState
 from kourou.client.validators import DELAYS
 from kourou.errors import KourouError
 from kourou.message import Message

@@ -13,9 +13,9 @@ from kourou.admin.groups import is_system_group, read_progress
 from kourou.admin.topics import SYSTEM_PREFIX, read_queues
 from kourou.errors import KourouError
 from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.headers import GetConsumeStats, TopicName
-from kourou.remoting.registration import TopicConfig
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.headers import GetConsumeStats, TopicName
+from kourou.remoting.protocol.registration import TopicConfig
 
 REQUESTS_AT_ONCE = 8
 

@@ -11,13 +11,13 @@ from typing import Any
 import orjson
 
 from kourou.admin import Admin
-from kourou.client.consumer import Sql
-from kourou.client.received import ReceivedMessage, held_bytes
-from kourou.console.view import message_url
+from kourou.client.consume.consumer import Sql
+from kourou.client.consume.received import ReceivedMessage, held_bytes
+from kourou.console.views.view import message_url
 from kourou.errors import KourouError
 from kourou.message import properties as names
-from kourou.remoting.lenient_json import MessageQueue
-from kourou.remoting.subscription import ALL
+from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.remoting.protocol.subscription import ALL
 
 MOST_MESSAGES = 200
 SCANNED = 5000  # entries of each queue that a filter goes through

@@ -28,13 +28,13 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from kourou.console.backend import Backend
-from kourou.console.gate import Gate
-from kourou.console.layout import draw_frame
-from kourou.console.login import add_login
-from kourou.console.sessions import Access
+from kourou.console.door.gate import Gate
+from kourou.console.door.login import add_login
+from kourou.console.door.sessions import Access
+from kourou.console.door.users import Users
 from kourou.console.texts import language_of, use_language
-from kourou.console.users import Users
-from kourou.console.view import View
+from kourou.console.views.layout import draw_frame
+from kourou.console.views.view import View
 
 log = logging.getLogger(__name__)
 

@@ -1,14 +1,15 @@
 """The record itself: what one message is, in memory and as bytes.
 
-What lives here: Message (what a user sends) and StoredMessage (what a store or a broker gives back),
-the property string, tags code, message ids, system flags, compression of bodies, the batch body, the
-codec for one record, and `columns`, which turns many records into Arrow arrays at once.
+    model, properties, ids, sysflag, host, topics    what a message has
+    codec                                            one record as bytes
+    batch, compression, checksum, recall
+    scan/                                            thousands of records at once, as Arrow arrays
 
-What does not: files, sockets, clocks. This package imports nothing of Kourou but its errors.
+Files, sockets and clocks are not here. This package imports nothing of Kourou but its errors.
 
 The way of the data: Message → (compress) → properties string → `codec.encode_into` writes the record
 into any writable buffer with one copy of the body; back, `codec.decode` reads one record from any
-buffer, `columns.read_columns` reads thousands.
+buffer, `scan.columns.read_columns` reads thousands.
 """
 
 from kourou.message.batch import decode_batch, encode_batch

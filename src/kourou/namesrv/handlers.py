@@ -25,15 +25,15 @@ from kourou.namesrv.config import NameServerConfig
 from kourou.namesrv.kv import ORDER_TOPIC_CONFIG, KvConfig
 from kourou.namesrv.routes import BrokerIdentity, QueueData, RouteTable
 from kourou.properties_file import parse_properties
-from kourou.remoting import lenient_json
-from kourou.remoting.bodies import MAX_LENIENT_TOKENS
 from kourou.remoting.budgets import Budgets
-from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection, Handler
-from kourou.remoting.header import BadRequestError, is_true
-from kourou.remoting.headers import RegisterBroker, UnregisterBroker
-from kourou.remoting.registration import (
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.bodies import MAX_LENIENT_TOKENS
+from kourou.remoting.protocol.codes import ADVICE, RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.header import BadRequestError, is_true
+from kourou.remoting.protocol.headers import RegisterBroker, UnregisterBroker
+from kourou.remoting.protocol.registration import (
     UNIT_FLAG,
     UNIT_SUB_FLAG,
     V4_9_4,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from kourou.errors import ConfigError
 from kourou.files import write_atomically
-from kourou.remoting import lenient_json
 from kourou.remoting.budgets import UNBOUND, Bound
+from kourou.remoting.protocol import lenient_json
 
 log = logging.getLogger(__name__)
 

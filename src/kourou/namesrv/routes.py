@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from kourou.clock import Clock
 from kourou.namesrv.config import NameServerConfig
 from kourou.remoting.budgets import UNBOUND, Bound
-from kourou.remoting.registration import (
+from kourou.remoting.protocol.registration import (
     PERM_READ,
     PERM_WRITE,
     DataVersion,

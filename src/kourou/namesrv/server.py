@@ -21,10 +21,10 @@ from kourou.namesrv.routes import MinBrokerIdChange, RouteTable
 from kourou.remoting.budgets import Bound, Budgets, BudgetSpentError, Refusals, within
 from kourou.remoting.buffers import Buffers
 from kourou.remoting.client import RemotingClient
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
 from kourou.remoting.metrics import WatchConfig, exports
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.server import RemotingServer
 from kourou.remoting.timing import RequestWatch, TimedConnection
 from kourou.remoting.tls import TlsConfig

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from kourou.errors import ConfigError, KourouError
 from kourou.java_config import convert_known, java_keys
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Answer, Connection, Handler
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.command import RemotingCommand
 
 MIB = 1 << 20
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from kourou.errors import KourouError
-from kourou.remoting.command import MAX_FRAME_BYTES, RemotingCommand
 from kourou.remoting.connection import (
     CLOSE_TIMEOUT_S,
     CallTimeoutError,
@@ -27,6 +26,7 @@ from kourou.remoting.connection import (
     Outbox,
     close_all,
 )
+from kourou.remoting.protocol.command import MAX_FRAME_BYTES, RemotingCommand
 from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import RenewedContext, TlsConfig
 

@@ -23,8 +23,8 @@ from kourou.errors import KourouError
 from kourou.message.host import pack_host
 from kourou.message.sysflag import BORN_HOST_V6
 from kourou.remoting.buffers import Buffers
-from kourou.remoting.codes import ResponseCode
-from kourou.remoting.command import (
+from kourou.remoting.protocol.codes import ResponseCode
+from kourou.remoting.protocol.command import (
     MAX_FRAME_BYTES,
     ONEWAY_FLAG,
     RESPONSE_FLAG,

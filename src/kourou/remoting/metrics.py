@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 
 from kourou.errors import ConfigError
 from kourou.java_config import convert_known
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Answer
 from kourou.remoting.http import HttpAnswer, HttpEndpoint
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.timing import HELD, ONEWAY, UNSENT
 
 Labels = tuple[str, ...]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from kourou.remoting.command import RemotingCommand
+from kourou.remoting.protocol.command import RemotingCommand
 
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"

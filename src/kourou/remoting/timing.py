@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Any, Protocol
 
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.command import ONEWAY_FLAG, RemotingCommand
 from kourou.remoting.connection import Answer, Connection, Handler, Pieces
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.command import ONEWAY_FLAG, RemotingCommand
 
 log = logging.getLogger(__name__)
 

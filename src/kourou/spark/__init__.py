@@ -1,10 +1,15 @@
 """The data pipeline: topics and store files as Spark's tables, streams and sinks.
 
-What lives here: the data source `format("rocketmq")` (`source`), the two roads by which it reads, from
-store directories (`store_plan`, `store_read`) and from brokers (`routes`, `offsets`, `pull`), the stream
-(`stream`), the sink (`sink`, `send`), and the jobs of `kourou spark` (`jobs`). What does not: how records
-are decoded, which is `kourou.message.columns`' for all roads, and how a log is laid out, which is
-`kourou.store`'s.
+    source             the data source `format("rocketmq")`: what Spark calls
+    options, schema    what a user may say, and the columns
+    read/              tables and streams, from store directories and from brokers
+    write/             the sink, and exactly once
+    jobs/              the jobs of `kourou spark`
+    cluster, channel   a cluster as the driver sees it, and blocking connections
+    session, java, daemon, listener
+
+How records are decoded is not here, which is `kourou.message.scan`'s for all roads, nor how a log is laid
+out, which is `kourou.store`'s.
 
 The way of the data: a plan is made in the driver, a list of partitions that say what to read and no more;
 a task makes Arrow batches of one partition (`rows`) and hands them to Spark. No Python object is made per
@@ -21,20 +26,20 @@ This package needs the extra `spark`.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from kourou.spark.read.store_table import read_store
 from kourou.spark.session import session
-from kourou.spark.store_table import read_store
 
 if TYPE_CHECKING:
-    from kourou.spark.checks import answer_checks
     from kourou.spark.listener import commit_to_group
     from kourou.spark.source import RocketmqDataSource
+    from kourou.spark.write.checks import answer_checks
 
 __all__ = ["RocketmqDataSource", "answer_checks", "commit_to_group", "read_store", "session"]
 
 # These bring half of pyspark with them, which every worker would pay for.
 _LATE = {
     "RocketmqDataSource": "kourou.spark.source",
-    "answer_checks": "kourou.spark.checks",
+    "answer_checks": "kourou.spark.write.checks",
     "commit_to_group": "kourou.spark.listener",
 }
 

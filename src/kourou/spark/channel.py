@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kourou.errors import KourouError
-from kourou.remoting.codes import ResponseCode
-from kourou.remoting.command import MAX_FRAME_BYTES, RemotingCommand, decode
+from kourou.remoting.protocol.codes import ResponseCode
+from kourou.remoting.protocol.command import MAX_FRAME_BYTES, RemotingCommand, decode
 from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import TlsConfig
 

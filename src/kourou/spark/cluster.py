@@ -13,17 +13,17 @@ from typing import NamedTuple
 from kourou.broker.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from kourou.client.routes import MASTER_ID, TopicRoute
 from kourou.errors import KourouError
-from kourou.remoting import lenient_json
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
-from kourou.remoting.headers import (
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.headers import (
     GetMaxOffset,
     PullMessage,
     QueueOfTopic,
     SearchOffset,
     UpdateConsumerOffset,
 )
-from kourou.remoting.lenient_json import MessageQueue
+from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.spark.channel import AnsweredError, ChannelError, NetSettings, call, call_all, channel_to
 
 SUBSCRIPTION_FLAG = 4  # of a pull's sysFlag: the request says itself what it wants

@@ -16,8 +16,8 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from pyspark.daemon import manager
 
-    import kourou.spark.store_read  # noqa: F401
-    from kourou.spark.rows import settle
+    import kourou.spark.read.store_read  # noqa: F401
+    from kourou.spark.read.rows import settle
 
     settle()
     manager()

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from kourou.spark.broker_road import CONNECTION_OPTIONS, name_servers, net_settings
 from kourou.spark.cluster import ClusterView
 from kourou.spark.options import OptionError, Options
-from kourou.spark.stream import commit_offsets
+from kourou.spark.read.broker_road import CONNECTION_OPTIONS, name_servers, net_settings
+from kourou.spark.read.stream import commit_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""The columns of a message in Spark, and the columns of `kourou.message.columns` that they are made of.
+"""The columns of a message in Spark, and the columns of `kourou.message.scan.columns` that they are made of.
 
 The names are Java's (MessageExt). A schema that the reader is given (`.schema("topic string, body
 binary")`) is its projection: only these columns are decoded.

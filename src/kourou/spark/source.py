@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 
 from kourou.spark import schema as columns
 from kourou.spark.options import OptionError, Options
-from kourou.spark.wanted import Wanted
+from kourou.spark.read.wanted import Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
-    from kourou.spark.store_plan import StoreOptions
+    from kourou.spark.read.store_plan import StoreOptions
 
 STORE_OPTIONS = frozenset(
     ("brokerName", "brokerConf", "rangeBytes", "readBy", "checkCrc", "topic", "topics", "keys", "decompress",
@@ -61,26 +61,26 @@ class RocketmqDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of a stream, which comes from brokers."""
-        from kourou.spark.stream import RocketmqStreamReader
+        from kourou.spark.read.stream import RocketmqStreamReader
 
         return RocketmqStreamReader(dict(self.options), columns.columns_of(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of a batch query."""
-        from kourou.spark.sink import RocketmqWriter
+        from kourou.spark.write.sink import RocketmqWriter
 
         return RocketmqWriter(dict(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The writer of a stream."""
-        from kourou.spark.sink import RocketmqStreamWriter
+        from kourou.spark.write.sink import RocketmqStreamWriter
 
         return RocketmqStreamWriter(dict(self.options), schema, overwrite)
 
     def _road(self, names: tuple[str, ...]) -> Road:
         given = dict(self.options)
         if "namesrv" in given:
-            from kourou.spark.broker_road import BrokerRoad
+            from kourou.spark.read.broker_road import BrokerRoad
 
             return BrokerRoad(given, names)
         if not given.get("path") and not given.get("paths"):
@@ -147,7 +147,7 @@ class StoreRoad:
     """Reads store directories."""
 
     def __init__(self, given: dict[str, str], names: tuple[str, ...]) -> None:
-        from kourou.spark.store_plan import READ_BY, StoreOptions, split_paths
+        from kourou.spark.read.store_plan import READ_BY, StoreOptions, split_paths
 
         options = Options(given, STORE_OPTIONS)
         path = options.text("path") or options.text("paths") or ""
@@ -178,14 +178,14 @@ class StoreRoad:
 
     def plan(self) -> Sequence[Any]:
         """The parts of the stores to read."""
-        from kourou.spark.store_plan import plan
+        from kourou.spark.read.store_plan import plan
 
         return plan(self.options, self.wanted)
 
     def read(self, part: Any) -> Iterator[Any]:
         """The rows of a part."""
-        from kourou.spark.rows import RowMaker
-        from kourou.spark.store_read import read_part
+        from kourou.spark.read.rows import RowMaker
+        from kourou.spark.read.store_read import read_part
 
         maker = RowMaker(
             self._names,

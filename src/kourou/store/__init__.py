@@ -1,10 +1,17 @@
 """The log on disk: RocketMQ's files, byte for byte, and what is done with them.
 
-What lives here: mapped files (mapped_file, allocate), the CommitLog and its records' way to ConsumeQueue and
-IndexFile (commit_log, dispatch, consume_queue, batch_consume_queue, index_file), flush, checkpoint,
-recovery, retention, statistics, replication of the log between brokers, and MessageStore, which puts them
-together. `offline` reads a store directory that no process has open. Requests and consumers' state do not
-live here, nor sockets but those of replication.
+    message_store   MessageStore, which puts the rest together
+    put, dispatch   a message to the log, then to its queue and the index; bulk_dispatch for many
+    reads           back: entries of a queue, slices of the log, keys, times
+    recovery, checkpoint, retention, clock_steps, service, stats, status, config
+    log/            mapped files, the CommitLog, flush
+    queue/          ConsumeQueues: simple, with ext units, of batches; light ones
+    index/          keys to places in the log
+    timer/          the wheel and the log of timer messages
+    replication/    the log between brokers, master and slave
+
+Requests and consumers' state do not live here, nor sockets but those of replication. A store directory that
+no process has open is for `kourou.inspect`.
 
 The way of the data: `MessageStore.put_message` → CommitLog → ConsumeQueue and index in the same call;
 back, `get_message` reads the queue's entries and hands out slices of the log.

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 
-from kourou.store.disk import PAGE_SIZE, Disk
+from kourou.store.log.disk import PAGE_SIZE, Disk
 
 _WORDS = struct.Struct(">6q")
 _INDEX_OFFSET = struct.Struct(">q")

@@ -31,8 +31,8 @@ from dataclasses import dataclass, field
 
 from kourou.clock import Clock
 from kourou.store.config import MessageStoreConfig
-from kourou.store.disk import Disk
-from kourou.store.mapped_file import MappedFileQueue
+from kourou.store.log.disk import Disk
+from kourou.store.log.mapped_file import MappedFileQueue
 
 log = logging.getLogger(__name__)
 

@@ -31,14 +31,14 @@ from kourou.message.codec import (
     SYS_FLAG_AT,
 )
 from kourou.message.properties import decode_properties, tags_code
-from kourou.store.commit_log import END_FILE_MIN_BLANK, CommitLog
 from kourou.store.config import BrokerRole, MessageStoreConfig, parse_delay_levels
-from kourou.store.consume_queue import ConsumeQueue
-from kourou.store.index_file import KEY_WIDTH, IndexService, KeyList
+from kourou.store.index.index_file import KEY_WIDTH, IndexService, KeyList
+from kourou.store.log.commit_log import END_FILE_MIN_BLANK, CommitLog
+from kourou.store.queue.consume_queue import ConsumeQueue
 
 if TYPE_CHECKING:
     from kourou.store.checkpoint import StoreCheckpoint
-    from kourou.store.queue_store import ConsumeQueueStore
+    from kourou.store.queue.queue_store import ConsumeQueueStore
 
 log = logging.getLogger(__name__)
 

@@ -26,19 +26,19 @@ from kourou.message.codec import (
     decode,
 )
 from kourou.store import reads
-from kourou.store.allocate import TOUCH_INTERVAL_MS, AllocateMappedFileService, PageToucher
 from kourou.store.checkpoint import StoreCheckpoint
 from kourou.store.clock_steps import ClockSteps
-from kourou.store.commit_log import CommitLog
 from kourou.store.config import BrokerRole, MessageStoreConfig
-from kourou.store.disk import Disk, Lock, OsDisk
 from kourou.store.dispatch import Dispatcher
-from kourou.store.flush import CommitLogCommitter, CommitLogFlusher, QueueFlusher
-from kourou.store.index_catch_up import PAUSE_MS, IndexCatchUp
-from kourou.store.index_file import IndexService
-from kourou.store.mapped_file import MappedFile, TransientStorePool
+from kourou.store.index.index_catch_up import PAUSE_MS, IndexCatchUp
+from kourou.store.index.index_file import IndexService
+from kourou.store.log.allocate import TOUCH_INTERVAL_MS, AllocateMappedFileService, PageToucher
+from kourou.store.log.commit_log import CommitLog
+from kourou.store.log.disk import Disk, Lock, OsDisk
+from kourou.store.log.flush import CommitLogCommitter, CommitLogFlusher, QueueFlusher
+from kourou.store.log.mapped_file import MappedFile, TransientStorePool
 from kourou.store.put import InnerMessage, MessagePutter
-from kourou.store.queue_store import DELETION_TOPIC, ConsumeQueueStore
+from kourou.store.queue.queue_store import DELETION_TOPIC, ConsumeQueueStore
 from kourou.store.recovery import RecoveryReport, recover
 from kourou.store.retention import Retention
 from kourou.store.service import Inbox, ServiceThread
@@ -53,7 +53,7 @@ from kourou.store.status import (
 )
 
 if TYPE_CHECKING:
-    from kourou.store.replication import Replication
+    from kourou.store.replication.service import Replication
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from kourou.errors import CorruptRecordError
 from kourou.message import properties as names
 from kourou.message.codec import StoredMessage, decode
 from kourou.store.config import BrokerRole
-from kourou.store.consume_queue import LONG_RUN, Run
-from kourou.store.consume_queue_ext import ExtUnit
-from kourou.store.disk import physical_memory_bytes
-from kourou.store.index_file import TAG_TYPE
+from kourou.store.index.index_file import TAG_TYPE
+from kourou.store.log.disk import physical_memory_bytes
+from kourou.store.queue.consume_queue import LONG_RUN, Run
+from kourou.store.queue.consume_queue_ext import ExtUnit
 from kourou.store.status import GetMessageResult, GetMessageStatus, QueryMessageResult, as_list
 
 if TYPE_CHECKING:

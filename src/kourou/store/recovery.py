@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kourou.message.codec import BLANK_MAGIC, SIZE_AND_MAGIC
-from kourou.store.batch_consume_queue import BatchConsumeQueue
 from kourou.store.bulk_dispatch import BulkDispatcher
 from kourou.store.dispatch import DispatchRequest, check_record
-from kourou.store.queue_store import QUEUE_FOLDERS
+from kourou.store.queue.batch_consume_queue import BatchConsumeQueue
+from kourou.store.queue.queue_store import QUEUE_FOLDERS
 
 if TYPE_CHECKING:
     from kourou.store.message_store import MessageStore

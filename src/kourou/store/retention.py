@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kourou.store.mapped_file import MappedFile
+    from kourou.store.log.mapped_file import MappedFile
     from kourou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

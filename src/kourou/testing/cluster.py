@@ -15,10 +15,10 @@ from kourou.broker import Broker, BrokerConfig
 from kourou.errors import KourouError
 from kourou.namesrv import NameServer, NameServerConfig
 from kourou.remoting.client import RemotingClient
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
-from kourou.remoting.headers import CreateTopic
-from kourou.remoting.registration import PERM_READ, PERM_WRITE
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.headers import CreateTopic
+from kourou.remoting.protocol.registration import PERM_READ, PERM_WRITE
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0

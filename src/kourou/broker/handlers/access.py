@@ -15,12 +15,12 @@ from kourou.auth.model import (
     User,
     one_of,
 )
-from kourou.remoting import lenient_json
-from kourou.remoting.bodies import read_body
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
-from kourou.remoting.header import BadRequestError
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.bodies import read_body
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.header import BadRequestError
 from kourou.remoting.signing import ACCESS_KEY
 
 if TYPE_CHECKING:

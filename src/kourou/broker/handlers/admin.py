@@ -9,22 +9,22 @@ import threading
 from typing import TYPE_CHECKING
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.versions import next_version
+from kourou.broker.state.versions import next_version
 from kourou.errors import KourouError
 from kourou.files import write_atomically
 from kourou.message.topics import RETRY_PREFIX
 from kourou.properties_file import parse_properties
-from kourou.remoting import lenient_json
-from kourou.remoting.bodies import read_body, read_text
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
-from kourou.remoting.header import BadRequestError
-from kourou.remoting.headers import NotifyMinBrokerIdChange
-from kourou.remoting.heartbeat import BROADCASTING, CLUSTERING
-from kourou.remoting.lenient_json import MessageQueue
-from kourou.remoting.registration import PERM_READ
-from kourou.store.queue_store import is_lmq
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.bodies import read_body, read_text
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.header import BadRequestError
+from kourou.remoting.protocol.headers import NotifyMinBrokerIdChange
+from kourou.remoting.protocol.heartbeat import BROADCASTING, CLUSTERING
+from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.remoting.protocol.registration import PERM_READ
+from kourou.store.queue.queue_store import is_lmq
 
 if TYPE_CHECKING:
     from kourou.broker.server import Broker

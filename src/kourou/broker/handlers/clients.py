@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING
 from kourou.auth.rules import SUB
 from kourou.auth.rules import group as group_of
 from kourou.auth.rules import topic as topic_of
-from kourou.broker.filter_data import compile_filter
 from kourou.broker.handlers.queries import message_at
+from kourou.broker.messages.filter_data import compile_filter
 from kourou.errors import CorruptRecordError
 from kourou.message.ids import decode_offset_message_id
-from kourou.remoting import lenient_json
-from kourou.remoting.bodies import as_object, read_body, read_list, read_text
-from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import CallTimeoutError, Connection, ConnectionLostError
-from kourou.remoting.header import BadRequestError
-from kourou.remoting.headers import (
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.bodies import as_object, read_body, read_list, read_text
+from kourou.remoting.protocol.codes import ADVICE, RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.header import BadRequestError
+from kourou.remoting.protocol.headers import (
     ConsumeMessageDirectly,
     ConsumerGroupName,
     GetConsumerRunningInfo,
     ProducerGroupName,
     UnregisterClient,
 )
-from kourou.remoting.heartbeat import read_heartbeat
-from kourou.remoting.lenient_json import MessageQueue
+from kourou.remoting.protocol.heartbeat import read_heartbeat
+from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.remoting.protocol.subscription import SubscriptionData
 from kourou.remoting.signing import unsigned
-from kourou.remoting.subscription import SubscriptionData
 
 if TYPE_CHECKING:
     from kourou.broker.server import Broker

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kourou.broker.groups import READ_INDEX, SubscriptionGroupConfig
 from kourou.broker.names import check_group_name
-from kourou.remoting import lenient_json
-from kourou.remoting.bodies import read_body, read_list
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
+from kourou.broker.state.groups import READ_INDEX, SubscriptionGroupConfig
 from kourou.remoting.connection import Connection
-from kourou.remoting.headers import (
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.bodies import read_body, read_list
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.headers import (
     DeleteSubscriptionGroup,
     GetAllSubscriptionGroup,
     GroupName,

@@ -11,11 +11,11 @@ from kourou.auth.rules import group as group_of
 from kourou.auth.rules import topic as topic_of
 from kourou.broker.names import check_group_name
 from kourou.errors import KourouError
-from kourou.remoting import lenient_json
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
-from kourou.remoting.headers import (
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.headers import (
     CloneGroupOffset,
     GetConsumerStatus,
     QueryConsumerOffset,
@@ -23,12 +23,12 @@ from kourou.remoting.headers import (
     ResetOffset,
     UpdateConsumerOffset,
 )
-from kourou.remoting.lenient_json import MessageQueue
+from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.store.config import BrokerRole
 
 if TYPE_CHECKING:
-    from kourou.broker.clients import Client
     from kourou.broker.server import Broker
+    from kourou.broker.state.clients import Client
 
 log = logging.getLogger(__name__)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kourou.auth.rules import GET, topic
-from kourou.broker.filters import filter_of
+from kourou.broker.messages.filters import filter_of
 from kourou.message.codec import StoredMessage
-from kourou.remoting import lenient_json
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
-from kourou.remoting.header import is_true
-from kourou.remoting.headers import (
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.header import is_true
+from kourou.remoting.protocol.headers import (
     GetMaxOffset,
     QueryConsumeQueue,
     QueryMessage,
@@ -21,7 +21,7 @@ from kourou.remoting.headers import (
     ViewMessage,
 )
 from kourou.store import BoundaryType
-from kourou.store.index_file import TAG_TYPE
+from kourou.store.index.index_file import TAG_TYPE
 
 if TYPE_CHECKING:
     from kourou.broker.server import Broker

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from kourou.remoting import lenient_json
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
-from kourou.remoting.headers import ExchangeHAInfo, ResetMasterFlushOffset
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.headers import ExchangeHAInfo, ResetMasterFlushOffset
 
 if TYPE_CHECKING:
     from kourou.broker.server import Broker

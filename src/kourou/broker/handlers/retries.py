@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 
 from kourou.auth.rules import SUB
 from kourou.broker.handlers.queries import message_at
-from kourou.broker.send import (
+from kourou.broker.messages.send import (
     DLQ_QUEUES,
     dead_letter_topic,
     most_retries,
 )
-from kourou.broker.send_answers import SendRefusedError
+from kourou.broker.messages.send_answers import SendRefusedError
 from kourou.message import properties as names
 from kourou.message.topics import RETRY_PREFIX
-from kourou.remoting.codes import ADVICE, RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
-from kourou.remoting.header import MAX_INT
-from kourou.remoting.headers import ConsumerSendMsgBack
-from kourou.remoting.registration import PERM_READ, PERM_WRITE, UNIT_SUB_FLAG
+from kourou.remoting.protocol.codes import ADVICE, RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.header import MAX_INT
+from kourou.remoting.protocol.headers import ConsumerSendMsgBack
+from kourou.remoting.protocol.registration import PERM_READ, PERM_WRITE, UNIT_SUB_FLAG
 from kourou.store.put import InnerMessage
 from kourou.store.status import PutMessageStatus
 

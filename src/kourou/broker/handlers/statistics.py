@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 from kourou.auth.rules import GET
 from kourou.auth.rules import topic as topic_of
 from kourou.broker.handlers.offsets import has_left
-from kourou.remoting import lenient_json
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
-from kourou.remoting.headers import (
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.headers import (
     GetConsumeStats,
     GetConsumeStatsInBroker,
     QueryConsumeTimeSpan,
     ViewBrokerStatsData,
 )
-from kourou.remoting.lenient_json import MessageQueue
+from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.store.config import BrokerRole
 from kourou.store.dispatch import SCHEDULE_TOPIC
 

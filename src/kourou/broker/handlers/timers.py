@@ -8,15 +8,15 @@ from kourou.errors import BadMessageError
 from kourou.message import properties as names
 from kourou.message.host import pack_host
 from kourou.message.recall import RecallHandle
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
-from kourou.remoting.headers import RecallMessage
-from kourou.remoting.registration import PERM_WRITE
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.headers import RecallMessage
+from kourou.remoting.protocol.registration import PERM_WRITE
 from kourou.store.config import BrokerRole
 from kourou.store.put import InnerMessage
 from kourou.store.status import PutMessageStatus
-from kourou.store.timer_files import encode_timer_checkpoint
+from kourou.store.timer.files import encode_timer_checkpoint
 
 if TYPE_CHECKING:
     from kourou.broker.server import Broker

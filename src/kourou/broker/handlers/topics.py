@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kourou.broker.attributes import parse_changes
 from kourou.broker.names import check_topic_name
+from kourou.broker.state.attributes import parse_changes
 from kourou.message.topics import RETRY_PREFIX
-from kourou.remoting import lenient_json
-from kourou.remoting.bodies import as_object, read_body, read_list
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
-from kourou.remoting.header import BadRequestError
-from kourou.remoting.headers import CreateTopic, GetAllTopicConfig, TopicName
-from kourou.remoting.lenient_json import MessageQueue
-from kourou.remoting.registration import DataVersion, TopicConfig
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.bodies import as_object, read_body, read_list
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.header import BadRequestError
+from kourou.remoting.protocol.headers import CreateTopic, GetAllTopicConfig, TopicName
+from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.remoting.protocol.registration import DataVersion, TopicConfig
 
 if TYPE_CHECKING:
     from kourou.broker.server import Broker

@@ -10,10 +10,10 @@ from kourou.errors import BadMessageError
 from kourou.message import properties as names
 from kourou.message.codec import StoredMessage
 from kourou.message.ids import decode_offset_message_id
-from kourou.remoting.codes import RequestCode, ResponseCode
-from kourou.remoting.command import RemotingCommand
 from kourou.remoting.connection import Connection
-from kourou.remoting.headers import EndTransaction, ResumeCheckHalfMessage
+from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
+from kourou.remoting.protocol.headers import EndTransaction, ResumeCheckHalfMessage
 from kourou.store.config import BrokerRole
 
 if TYPE_CHECKING:

@@ -16,17 +16,17 @@ from kourou.console.pages import (
     clients,
     cluster,
     dlq,
-    group,
-    groups,
     message,
     messages,
     overview,
     pipeline,
-    store,
     topic,
     topics,
     waiting,
 )
+from kourou.console.pages.groups import all as groups
+from kourou.console.pages.groups import one as group
+from kourou.console.pages.store import browser as store
 from kourou.console.texts import later
 
 

@@ -19,7 +19,9 @@ from kourou.console.access_reading import (
     AclRow,
     read_access,
 )
-from kourou.console.components import (
+from kourou.console.door.users import Role
+from kourou.console.texts import t
+from kourou.console.views.components import (
     Section,
     card,
     confirm_by_name,
@@ -28,10 +30,8 @@ from kourou.console.components import (
     empty,
     page_title,
 )
-from kourou.console.table import Column, DataTable, RowAction
-from kourou.console.texts import t
-from kourou.console.users import Role
-from kourou.console.view import View
+from kourou.console.views.table import Column, DataTable, RowAction
+from kourou.console.views.view import View
 
 _SEPARATORS = re.compile(r"[,\s]+")
 

@@ -8,7 +8,9 @@ from typing import Any
 from nicegui import ui
 
 from kourou.admin.model import BrokerState
-from kourou.console.components import (
+from kourou.console.door.users import Role
+from kourou.console.texts import t
+from kourou.console.views.components import (
     Section,
     badge,
     card,
@@ -20,10 +22,8 @@ from kourou.console.components import (
     page_title,
     size,
 )
-from kourou.console.table import Column, DataTable, RowAction
-from kourou.console.texts import t
-from kourou.console.users import Role
-from kourou.console.view import View
+from kourou.console.views.table import Column, DataTable, RowAction
+from kourou.console.views.view import View
 
 
 async def draw(view: View, address: str) -> None:

@@ -9,10 +9,10 @@ from nicegui import ui
 
 from kourou.admin import Admin
 from kourou.client.core import RefusedError
-from kourou.console.components import Section, card, page_title
-from kourou.console.table import Column, DataTable
 from kourou.console.texts import t
-from kourou.console.view import View, group_url
+from kourou.console.views.components import Section, card, page_title
+from kourou.console.views.table import Column, DataTable
+from kourou.console.views.view import View, group_url
 
 AT_ONCE = 8
 

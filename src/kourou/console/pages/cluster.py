@@ -7,13 +7,13 @@ from typing import Any
 from nicegui import ui
 
 from kourou.admin import Admin
-from kourou.console.components import Section, card, live, page_title
 from kourou.console.pages.overview import broker_columns, broker_rows
-from kourou.console.table import Column, DataTable
 from kourou.console.texts import t
-from kourou.console.view import View
+from kourou.console.views.components import Section, card, live, page_title
+from kourou.console.views.table import Column, DataTable
+from kourou.console.views.view import View
 from kourou.errors import KourouError
-from kourou.remoting.codes import RequestCode
+from kourou.remoting.protocol.codes import RequestCode
 
 
 async def draw(view: View) -> None:

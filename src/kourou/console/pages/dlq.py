@@ -8,14 +8,14 @@ import orjson
 from nicegui import ui
 
 from kourou.admin import Admin
-from kourou.client.received import ReceivedMessage
-from kourou.console.components import Section, card, dialog, dialog_buttons, empty, live, page_title
+from kourou.client.consume.received import ReceivedMessage
+from kourou.console.door.users import Role
 from kourou.console.pages.messages import show_table
 from kourou.console.reading import OF_THE_WAY, Found, as_json, browse
-from kourou.console.table import Column, DataTable
 from kourou.console.texts import t
-from kourou.console.users import Role
-from kourou.console.view import View, from_path, to_path
+from kourou.console.views.components import Section, card, dialog, dialog_buttons, empty, live, page_title
+from kourou.console.views.table import Column, DataTable
+from kourou.console.views.view import View, from_path, to_path
 from kourou.message import Message
 from kourou.message import properties as names
 from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX

@@ -7,8 +7,12 @@ from datetime import datetime
 from nicegui import ui
 
 from kourou.admin.model import MessageTrack
-from kourou.client.received import ReceivedMessage
-from kourou.console.components import (
+from kourou.client.consume.received import ReceivedMessage
+from kourou.console.door.users import Role
+from kourou.console.pages.timeline import draw_trace
+from kourou.console.reading import MAX_SHOWN_BYTES, body_forms
+from kourou.console.texts import t
+from kourou.console.views.components import (
     Section,
     card,
     code,
@@ -19,12 +23,8 @@ from kourou.console.components import (
     page_title,
     size,
 )
-from kourou.console.pages.timeline import draw_trace
-from kourou.console.reading import MAX_SHOWN_BYTES, body_forms
-from kourou.console.table import Column, DataTable
-from kourou.console.texts import t
-from kourou.console.users import Role
-from kourou.console.view import View, from_path, group_url, message_url, to_path, topic_url
+from kourou.console.views.table import Column, DataTable
+from kourou.console.views.view import View, from_path, group_url, message_url, to_path, topic_url
 from kourou.message.host import format_host
 
 TRACK_COLORS = {

@@ -7,13 +7,13 @@ from typing import Any
 
 from nicegui import ui
 
-from kourou.client.received import ReceivedMessage
-from kourou.console.components import card, empty, failure, page_title
-from kourou.console.pages.group_offsets import read_time, time_input
+from kourou.client.consume.received import ReceivedMessage
+from kourou.console.pages.groups.offsets import read_time, time_input
 from kourou.console.reading import MOST_MESSAGES, Found, browse, row_of
-from kourou.console.table import Column, DataTable
 from kourou.console.texts import t
-from kourou.console.view import View, from_path
+from kourou.console.views.components import card, empty, failure, page_title
+from kourou.console.views.table import Column, DataTable
+from kourou.console.views.view import View, from_path
 from kourou.errors import KourouError
 
 

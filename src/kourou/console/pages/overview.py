@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from kourou.console.backend import BROKERS_INTERVAL_S
-from kourou.console.components import Stat, card, grid, line_chart, live, number, page_title
-from kourou.console.table import Column, DataTable
 from kourou.console.texts import t
-from kourou.console.view import View, broker_url, group_url, topic_url
+from kourou.console.views.components import Stat, card, grid, line_chart, live, number, page_title
+from kourou.console.views.table import Column, DataTable
+from kourou.console.views.view import View, broker_url, group_url, topic_url
 
 TOP = 8
 

@@ -9,16 +9,16 @@ from typing import Any
 
 from nicegui import app, ui
 
-from kourou.console.components import card, code, empty, facts, page_title
-from kourou.console.pages.store import add_style
-from kourou.console.pipeline_jobs import FORMATS, JOBS, Job, arguments_of, missing_parts, role_of, sources
-from kourou.console.pipeline_result import draw_result
-from kourou.console.pipeline_runs import MAX_ROWS, Run, Runs, State
-from kourou.console.store_reading import is_free
-from kourou.console.table import Column, DataTable
+from kourou.console.door.users import Role
+from kourou.console.pages.store.browser import add_style
+from kourou.console.pipeline.jobs import FORMATS, JOBS, Job, arguments_of, missing_parts, role_of, sources
+from kourou.console.pipeline.result import draw_result
+from kourou.console.pipeline.runs import MAX_ROWS, Run, Runs, State
+from kourou.console.store.reading import is_free
 from kourou.console.texts import later, t
-from kourou.console.users import Role
-from kourou.console.view import View
+from kourou.console.views.components import card, code, empty, facts, page_title
+from kourou.console.views.table import Column, DataTable
+from kourou.console.views.view import View
 from kourou.errors import KourouError
 
 LOOK_S = 0.5

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from nicegui import ui
 
-from kourou.console.components import dialog, dialog_buttons
+from kourou.console.door.users import Role
 from kourou.console.texts import t
-from kourou.console.users import Role
-from kourou.console.view import View, message_url
+from kourou.console.views.components import dialog, dialog_buttons
+from kourou.console.views.view import View, message_url
 from kourou.errors import BadMessageError
 from kourou.message import Message
 

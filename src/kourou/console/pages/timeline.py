@@ -7,8 +7,8 @@ from datetime import datetime
 from nicegui import ui
 
 from kourou.admin.model import TraceEntry
-from kourou.console.components import empty
 from kourou.console.texts import t
+from kourou.console.views.components import empty
 
 MIN_SPAN_MS = 1
 

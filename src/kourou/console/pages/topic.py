@@ -9,7 +9,12 @@ from nicegui import ui
 
 from kourou.admin import Admin
 from kourou.admin.model import TopicOfBroker, TopicStatus
-from kourou.console.components import (
+from kourou.console.contents import kind_of
+from kourou.console.door.users import Role
+from kourou.console.pages.sending import send_dialog
+from kourou.console.pages.topics import COLORS, MAX_QUEUES, kind_names, permission
+from kourou.console.texts import t
+from kourou.console.views.components import (
     Section,
     Stat,
     badge,
@@ -24,14 +29,9 @@ from kourou.console.components import (
     page_title,
     refresh_button,
 )
-from kourou.console.contents import kind_of
-from kourou.console.pages.sending import send_dialog
-from kourou.console.pages.topics import COLORS, MAX_QUEUES, kind_names, permission
-from kourou.console.table import Column, DataTable
-from kourou.console.texts import t
-from kourou.console.users import Role
-from kourou.console.view import View, from_path, group_url, to_path
-from kourou.remoting.registration import TopicConfig
+from kourou.console.views.table import Column, DataTable
+from kourou.console.views.view import View, from_path, group_url, to_path
+from kourou.remoting.protocol.registration import TopicConfig
 
 
 async def draw(view: View, name: str) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 from nicegui import ui
 
-from kourou.console.components import card, dialog, dialog_buttons, live, page_title
 from kourou.console.contents import KINDS
-from kourou.console.table import Column, DataTable
+from kourou.console.door.users import Role
 from kourou.console.texts import t
-from kourou.console.users import Role
-from kourou.console.view import View, topic_url
+from kourou.console.views.components import card, dialog, dialog_buttons, live, page_title
+from kourou.console.views.table import Column, DataTable
+from kourou.console.views.view import View, topic_url
 
 COLORS = {
     "delay": "warn",

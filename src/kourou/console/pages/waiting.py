@@ -9,13 +9,13 @@ from typing import Any
 from nicegui import ui
 
 from kourou.admin import Admin
+from kourou.client.consume.received import ReceivedMessage
 from kourou.client.core import NoRouteError
-from kourou.client.received import ReceivedMessage
-from kourou.console.components import Section, card, empty, page_title
 from kourou.console.reading import browse, row_of
-from kourou.console.table import Column, DataTable
 from kourou.console.texts import t
-from kourou.console.view import View
+from kourou.console.views.components import Section, card, empty, page_title
+from kourou.console.views.table import Column, DataTable
+from kourou.console.views.view import View
 from kourou.message import properties as names
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kourou.errors import ConfigError
-from kourou.remoting.lenient_json import MessageQueue
+from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.spark.jobs.archive_place import Place, State
 from kourou.spark.jobs.archive_write import DayWriter, File, Writing, write_anew
 from kourou.spark.jobs.inputs import Input
 from kourou.spark.jobs.json_columns import Fields, fields_of, merge
 from kourou.spark.jobs.lake import open_place
+from kourou.spark.read.wanted import Wanted
 from kourou.spark.schema import ALL_COLUMNS
-from kourou.spark.wanted import Wanted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,7 +152,7 @@ def _new_parts(
 def _new_of_store(
     source: Input, path: str, offsets: Mapping[str, Any], topics: Collection[str] | None
 ) -> tuple[list[Any], Reader, dict[str, Any]]:
-    from kourou.spark.store_plan import SHORT_RANGE_BYTES, StoreOptions, plan_behind
+    from kourou.spark.read.store_plan import SHORT_RANGE_BYTES, StoreOptions, plan_behind
 
     options = StoreOptions(
         paths=(path,),
@@ -173,8 +173,8 @@ def _new_of_store(
     parts, end = plan_behind(options, path, begin, wanted)
 
     def read(part: Any) -> Iterator[Any]:
-        from kourou.spark.rows import RowMaker
-        from kourou.spark.store_read import read_part
+        from kourou.spark.read.rows import RowMaker
+        from kourou.spark.read.store_read import read_part
 
         maker = RowMaker(ALL_COLUMNS, wanted=wanted, broker_name=options.broker())
         for batch in read_part(part, options, maker, fail_on_data_loss=True):
@@ -200,9 +200,9 @@ def _behind(batch: Any, ahead: Mapping[str, int]) -> Any:
 def _new_of_cluster(
     source: Input, offsets: Mapping[str, Any], topics: Collection[str] | None
 ) -> tuple[list[Any], Reader, dict[str, Any]]:
-    from kourou.spark.broker_road import ALL_READ_OPTIONS, BrokerReads
-    from kourou.spark.offsets import within_bounds
     from kourou.spark.options import Options
+    from kourou.spark.read.broker_road import ALL_READ_OPTIONS, BrokerReads
+    from kourou.spark.read.offsets import within_bounds
 
     which = {"topics": ",".join(topics)} if topics else {"pattern": ".*"}
     if {"topic", "topics", "pattern", "assign"}.intersection(source.options):

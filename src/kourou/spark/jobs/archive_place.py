@@ -28,7 +28,7 @@ from kourou.files import write_atomically
 from kourou.spark.jobs import json_columns
 from kourou.spark.jobs.archive_write import DAY_US, File, write_anew
 from kourou.spark.jobs.json_columns import Fields
-from kourou.store.disk import OsDisk
+from kourou.store.log.disk import OsDisk
 
 STATE_DIRECTORY = "_kourou"  # Spark passes over names that begin so
 SMALL_FILE_BYTES = 64 * 1024 * 1024

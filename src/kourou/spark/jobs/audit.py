@@ -137,9 +137,9 @@ def audit(
 
 
 def _check_files(path: str, config_file: str | None) -> list[dict[str, Any]]:
+    from kourou.inspect.check.whole import check
+    from kourou.inspect.directory import StoreDirectory
     from kourou.store.config import MessageStoreConfig
-    from kourou.store.offline.check import check
-    from kourou.store.offline.directory import StoreDirectory
 
     found: list[dict[str, Any]] = []
     config = None if config_file is None else MessageStoreConfig.load(config_file)

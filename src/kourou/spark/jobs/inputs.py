@@ -20,8 +20,8 @@ from kourou.spark.jobs.archive_place import STATE_DIRECTORY
 from kourou.spark.jobs.archive_write import read_file
 from kourou.spark.jobs.lake import open_place
 from kourou.spark.options import Options
+from kourou.spark.read.store_table import read_store
 from kourou.spark.schema import ALL_COLUMNS, check_columns, ddl
-from kourou.spark.store_table import read_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

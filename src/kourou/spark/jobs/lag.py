@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kourou.errors import ConfigError
-from kourou.remoting import lenient_json
-from kourou.remoting.codes import RequestCode
-from kourou.remoting.lenient_json import MessageQueue
-from kourou.spark.broker_road import CONNECTION_OPTIONS, name_servers, net_settings
+from kourou.inspect.directory import StoreDirectory
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode
+from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.spark.channel import call
 from kourou.spark.cluster import ClusterView, UnknownTopicError
 from kourou.spark.jobs.inputs import Input
 from kourou.spark.options import Options
-from kourou.store.offline.directory import StoreDirectory
+from kourou.spark.read.broker_road import CONNECTION_OPTIONS, name_servers, net_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

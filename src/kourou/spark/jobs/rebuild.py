@@ -17,12 +17,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kourou.errors import ConfigError
-from kourou.spark.jobs.rebuild_lay import IndexWork, Laid, QueueWork, lay_index, lay_queue
-from kourou.spark.jobs.rebuild_scan import LogRange, RangeReport, StoreJob, scan_range
-from kourou.store.config import MessageStoreConfig
-from kourou.store.index_file import file_name
-from kourou.store.offline.directory import StoreDirectory
-from kourou.store.offline.rebuild import (
+from kourou.inspect.directory import StoreDirectory
+from kourou.inspect.rebuild import (
     RebuildReport,
     bad_property,
     batch_topics_of,
@@ -34,6 +30,10 @@ from kourou.store.offline.rebuild import (
     sync_tree,
     torn_note,
 )
+from kourou.spark.jobs.rebuild_lay import IndexWork, Laid, QueueWork, lay_index, lay_queue
+from kourou.spark.jobs.rebuild_scan import LogRange, RangeReport, StoreJob, scan_range
+from kourou.store.config import MessageStoreConfig
+from kourou.store.index.index_file import file_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

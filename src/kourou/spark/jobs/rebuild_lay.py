@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kourou.inspect.rebuild import FOLDERS, anew_note
 from kourou.spark.jobs.rebuild_scan import ENTRIES, StoreJob, keys_file, queues_file
-from kourou.store.batch_consume_queue import BatchConsumeQueue
-from kourou.store.consume_queue import ConsumeQueue
-from kourou.store.consume_queue_ext import ExtUnit
-from kourou.store.disk import OsDisk
-from kourou.store.index_file import IndexFile
-from kourou.store.offline.rebuild import FOLDERS, anew_note
-from kourou.store.queue_store import ConsumeQueueStore
+from kourou.store.index.index_file import IndexFile
+from kourou.store.log.disk import OsDisk
+from kourou.store.queue.batch_consume_queue import BatchConsumeQueue
+from kourou.store.queue.consume_queue import ConsumeQueue
+from kourou.store.queue.consume_queue_ext import ExtUnit
+from kourou.store.queue.queue_store import ConsumeQueueStore
 
 log = logging.getLogger(__name__)
 

@@ -22,19 +22,19 @@ from numpy.typing import NDArray
 
 from kourou.clock import SystemClock
 from kourou.errors import BadMessageError
+from kourou.inspect.directory import StoreDirectory
+from kourou.inspect.log_scan import Blank, Break, Stretch, walk
+from kourou.inspect.rebuild import salvage
 from kourou.message import properties as names
-from kourou.message import scan
-from kourou.message.scan import Integers
+from kourou.message.scan import records as scan
+from kourou.message.scan.records import Integers
 from kourou.store.bulk_dispatch import BulkDispatcher
 from kourou.store.config import MessageStoreConfig
-from kourou.store.consume_queue import ConsumeQueue
-from kourou.store.disk import OsDisk
 from kourou.store.dispatch import DispatchRequest
-from kourou.store.index_file import IndexService
-from kourou.store.offline.directory import StoreDirectory
-from kourou.store.offline.log_scan import Blank, Break, Stretch, walk
-from kourou.store.offline.rebuild import salvage
-from kourou.store.queue_store import DELETION_TOPIC, AnyQueue, ConsumeQueueStore
+from kourou.store.index.index_file import IndexService
+from kourou.store.log.disk import OsDisk
+from kourou.store.queue.consume_queue import ConsumeQueue
+from kourou.store.queue.queue_store import DELETION_TOPIC, AnyQueue, ConsumeQueueStore
 
 ENTRIES = np.dtype(
     [

@@ -1,0 +1,1 @@
+"""Comparisons with Java's servers and clients, in one run."""

@@ -1,0 +1,1 @@
+"""What a broker counts (stats), and what Prometheus is told of it, with Java's names (families)."""

@@ -1,0 +1,1 @@
+"""Pages of consumer groups: all, one, a client of it, its offsets."""

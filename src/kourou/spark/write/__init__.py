@@ -1,0 +1,1 @@
+"""Writing: the sink, batches to brokers (send), and exactly once (transactions, checks)."""

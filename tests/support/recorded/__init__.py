@@ -1,0 +1,1 @@
+"""What was recorded from Java."""

@@ -1,0 +1,1 @@
+"""Stores of tests, on good disks and bad."""
