@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,7 +150,7 @@ def plant(site: Site) -> dict[str, str]:
             "own": f"{MARK}-property-{where}", **more,
         }  # fmt: skip
 
-    def send(where: str, topic: str, fields: dict[str, str] | None = None, **more: str) -> str:
+    def send(where: str, topic: str, fields: dict[str, Any] | None = None, **more: str) -> str:
         body = f"{MARK}-body-{where}".encode()
         answer = admin.ask(send_request(topic, body, properties(where, **more), **(fields or {})))
         return answer.ext_fields["msgId"]

@@ -25,7 +25,7 @@ import kourou.store.message_store
 import kourou.store.queue.consume_queue
 import kourou.store.recovery
 from kourou.broker import Broker
-from kourou.broker.services.timer_time import WheelTime
+from kourou.broker.services.timer.time import WheelTime
 from kourou.broker.services.transactions import TransactionService, _final_message
 from kourou.broker.state.locks import QueueLocks
 from kourou.broker.state.offsets import ConsumerOffsets

@@ -192,7 +192,7 @@ class World:
             # Java's wheel has seven days: far more than a world lives, and each sync copies it.
             mock.patch("kourou.store.timer.wheel.SLOTS", WHEEL_SLOTS),
             mock.patch("kourou.store.timer.wheel.WHEEL_SIZE", WHEEL_SLOTS * SLOT.size),
-            mock.patch("kourou.broker.services.timer.SLOTS", WHEEL_SLOTS),
+            mock.patch("kourou.broker.services.timer.service.SLOTS", WHEEL_SLOTS),
             mock.patch("kourou.store.message_store.ServiceThread", self._service),
             # An index catches up in many steps: brokers serve and die on the way.
             mock.patch("kourou.store.index.index_catch_up.STEP_BYTES", INDEX_STEP_BYTES),

@@ -36,7 +36,7 @@ from kourou.broker.services.registrar import Registrar
 from kourou.broker.services.schedule import DelayService
 from kourou.broker.services.slave import SlaveService, check_replication_port, check_role
 from kourou.broker.services.slave_offsets import FILE_NAME as SLAVE_OFFSET_FILE
-from kourou.broker.services.timer import TimerService
+from kourou.broker.services.timer.service import TimerService
 from kourou.broker.services.transactions import TransactionService
 from kourou.broker.state.clients import Client, Clients
 from kourou.broker.state.groups import SubscriptionGroups

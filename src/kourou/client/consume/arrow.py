@@ -1,8 +1,8 @@
 """Pulled batches as Arrow columns: no Python object for any message (extra `arrow`).
 
 The columns are those of `kourou.message.scan.columns`, and `broker_name`. Bodies are as they were sent; one
-that cannot be read is as it is stored, and `body_error` says why. So are the largest, where all bodies of a batch
-would take more memory than a pull may.
+that cannot be read is as it is stored, and `body_error` says why. So are the largest, where all bodies of a
+batch would take more memory than a pull may.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """TimerStore: wheel, timer log and checkpoint as one. What is due is entered here and found here; who puts it
-where when its time comes is the broker's part (broker/services/timer.py).
+where when its time comes is the broker's part (broker/services/timer/service.py).
 
 One thread owns it; `flush` alone is for a worker.
 """

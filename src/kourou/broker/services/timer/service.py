@@ -7,7 +7,7 @@ time. When that second is over, the records of the slot's units go to their topi
 
 A unit may delete another of the same slot, by its unique id: that is how a message is recalled.
 
-Where a slot is over before its message is due, because the clock was set meanwhile (`timer_time`), the
+Where a slot is over before its message is due, because the clock was set meanwhile (`time`), the
 message is put into the queue again.
 
 Nothing here polls: a put starts the entering, and one timer is set for the first slot in use. `_due` has the
@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING
 
 from kourou.broker.names import TIMER_TOPIC
 from kourou.broker.services.schedule import LOOK_S
-from kourou.broker.services.timer_deliveries import DeliveredBefore
-from kourou.broker.services.timer_metrics import TimerMetrics
-from kourou.broker.services.timer_time import WheelTime, deliver_ms, read_long
+from kourou.broker.services.timer.deliveries import DeliveredBefore
+from kourou.broker.services.timer.metrics import TimerMetrics
+from kourou.broker.services.timer.time import WheelTime, deliver_ms, read_long
 from kourou.broker.state.state_file import StateFile
 from kourou.errors import CorruptRecordError, KourouError
 from kourou.message import java_hash, sysflag
