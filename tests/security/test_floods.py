@@ -197,7 +197,9 @@ def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def kept(site: Site) -> int:
-    return site.do(lambda: site.broker.server._buffers.total)
+    buffers = site.broker.server._buffers
+    assert buffers is not None
+    return site.do(lambda: buffers.total)
 
 
 def pump(peer: Peer, data: bytes) -> None:
