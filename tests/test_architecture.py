@@ -13,7 +13,9 @@ FILE = re.compile(r"(?<![\w./<-])((?:\w+/)+\w+\.py)")
 def test_every_file_that_is_named_is_there() -> None:
     named = set(FILE.findall(TEXT))
     assert len(named) > 30
-    missing = [file for file in named if not any((base / file).exists() for base in (ROOT, ROOT / "src/kourou"))]
+    missing = [
+        file for file in named if not any((base / file).exists() for base in (ROOT, ROOT / "src/kourou"))
+    ]
     assert missing == []
 
 

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import grimp
@@ -20,6 +21,18 @@ MAX_LINES = 700  # a reader's patience; at 600 think about where the file would 
 # What users and the installed command import; everything else must be used by one of these.
 ENTRY_POINTS = {
     "kourou", "kourou.cli", "kourou.client", "kourou.sync", "kourou.testing", "kourou.testing.pytest_plugin",
+}  # fmt: skip
+
+MAX_FILES = 16  # of a folder
+MAX_PREFIX = 3  # files of a folder that share a prefix: four are a folder
+
+# Functions that frameworks and users call by name
+CALLED_FROM_OUTSIDE = {
+    "ByConfig", "ByMachineRoom", "MachineRoomNearby", "_render_404", "_render_error", "capture_signals",
+    "evaluate", "getDefaultReadLimit", "initialOffset", "latestOffset", "of_topic", "onQueryIdle",
+    "onQueryProgress", "onQueryStarted", "onQueryTerminated", "prepareForTriggerAvailableNow", "pushFilters",
+    "put_and_wait", "reportLatestOffset", "restart_broker", "send_async", "slave_addresses", "stop_broker",
+    "streamReader", "streamWriter", "try_lock", "unsent_bytes",
 }  # fmt: skip
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|NotImplementedError)\b")
@@ -47,6 +60,43 @@ def test_every_directory_of_modules_is_a_package():
 def test_no_file_is_too_long():
     lengths = {name(m): len(m.read_text(encoding="utf-8").splitlines()) for m in MODULES}
     assert {file: lines for file, lines in lengths.items() if lines > MAX_LINES} == {}
+
+
+def folders() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    files = [ROOT / line for line in listed.stdout.splitlines() if "fixtures/" not in line]
+    return sorted({file.parent for file in files if file.suffix == ".py" and file.exists()})
+
+
+def test_no_folder_is_crowded():
+    files = {
+        name(folder): [f for f in folder.iterdir() if f.is_file()] for folder in folders() if folder != ROOT
+    }
+    assert {folder: len(found) for folder, found in files.items() if len(found) > MAX_FILES} == {}
+
+
+def test_a_prefix_that_four_files_share_is_a_folder():
+    found: dict[str, int] = {}
+    for folder in {module.parent for module in MODULES}:
+        prefixes = Counter(file.stem.split("_")[0] for file in folder.glob("*.py") if file.stem[0] != "_")
+        found |= {name(folder / prefix): count for prefix, count in prefixes.items() if count > MAX_PREFIX}
+    assert found == {}
+
+
+def test_no_function_is_dead():
+    """A name that is said once in the whole package is nobody's; verbs of the command have a decorator."""
+    trees = [ast.parse(module.read_text(encoding="utf-8")) for module in MODULES]
+    said = Counter(re.findall(r"\w+", "\n".join(module.read_text(encoding="utf-8") for module in MODULES)))
+    dead = {
+        node.name
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and not (node.decorator_list and isinstance(node.decorator_list[0], ast.Call))
+        and not node.name.startswith("__")
+        and said[node.name] == 1
+    }
+    assert dead - CALLED_FROM_OUTSIDE == set()
 
 
 def test_nothing_is_left_unfinished():

@@ -37,7 +37,7 @@ from kourou.remoting.client import RemotingClient
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.headers import CreateTopic
-from kourou.remoting.protocol.registration import PERM_READ, PERM_WRITE
+from kourou.remoting.protocol.topic_config import PERM_READ, PERM_WRITE
 
 TOPIC = "clients-bench"
 QUEUES = 8

@@ -36,7 +36,8 @@ from benchmarks.beside_java.figures import Line, machine, print_lines
 from benchmarks.common import scratch
 from kourou.remoting.protocol.codes import RequestCode
 from kourou.remoting.protocol.command import RemotingCommand, decode
-from kourou.remoting.protocol.registration import DataVersion, Registration, TopicConfig, encode_registration
+from kourou.remoting.protocol.registration import Registration, encode_registration
+from kourou.remoting.protocol.topic_config import DataVersion, TopicConfig
 
 CLUSTER_BROKERS = 1_000
 CLUSTER_TOPICS = 10_000

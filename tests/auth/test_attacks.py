@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kourou.broker.names import TIMER_TOPIC, TRANS_HALF_TOPIC
 from kourou.broker.state.groups import SubscriptionGroupConfig
 from kourou.message.host import pack_host
 from kourou.message.properties import encode_properties
 from kourou.message.recall import RecallHandle
+from kourou.message.topics import TIMER_TOPIC, TRANS_HALF_TOPIC
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode as Code
 from kourou.remoting.protocol.codes import ResponseCode

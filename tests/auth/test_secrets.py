@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from kourou.broker.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
+from kourou.message.topics import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
 from kourou.remoting.protocol.codes import RequestCode as Code
 from kourou.remoting.protocol.command import RemotingCommand, decode
 from kourou.remoting.signing import Credentials

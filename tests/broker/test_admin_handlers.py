@@ -14,11 +14,11 @@ import pytest
 from kourou.broker import BrokerConfig
 from kourou.broker.handlers import offsets as offset_handlers
 from kourou.broker.handlers import statistics
+from kourou.message.model import MessageQueue
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand, decode
 from kourou.remoting.protocol.headers import CreateTopic
-from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.testing import Cluster
 
 WAIT_S = 10

@@ -691,3 +691,17 @@ def test_the_loop_of_a_broker_is_not_left_with_work(tmp_path):
         assert asyncio.all_tasks() == before
 
     asyncio.run(main())
+
+
+def test_a_group_that_is_too_far_behind_is_stopped_where_that_is_wanted(tmp_path: Path) -> None:
+    """disableConsumeIfConsumerReadSlowly: it may consume again when an operator says so."""
+    settings = {"disableConsumeIfConsumerReadSlowly": "true", "consumerFallbehindThreshold": "100"}
+    with running(tmp_path, settings) as site:
+        site.make_topic("t")
+        peer = site.connect()
+        for _ in range(3):
+            peer.ask(send_request(body=b"x" * 200))
+        peer.ask(pull_request(count=1))
+        site.run(site.broker._protect())
+        assert peer.call(pull_request(count=1)).code == ResponseCode.NO_PERMISSION
+        assert peer.call(pull_request(group="another", count=1)).code == ResponseCode.SUCCESS

@@ -11,7 +11,7 @@ from kourou.client.core import NoRouteError
 from kourou.client.produce.faults import LatencyFaults, left_out_for_ms
 from kourou.client.produce.publication import Publication, RequestOptions
 from kourou.client.routes import TopicRoute
-from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.message.model import MessageQueue
 
 OPTIONS = RequestOptions("PG", None, "TBW102", 4, False)
 

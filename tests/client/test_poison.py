@@ -12,7 +12,7 @@ from kourou.client.produce.requests import on_reply
 from kourou.message import Message, encode_batch, sysflag
 from kourou.message.codec import encode
 from kourou.message.compression import MAX_DECOMPRESSED_BYTES, CompressionType, compress
-from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.message.model import MessageQueue
 from support.poison import BAD_BATCHES, POISON, Poison, bomb
 from support.stores.records import simple_message
 

@@ -42,7 +42,7 @@ from kourou.remoting.protocol.command import (
     RemotingCommand,
     decode,
 )
-from kourou.remoting.protocol.registration import TopicConfig
+from kourou.remoting.protocol.topic_config import TopicConfig
 from support.sites.broker import FIELD_NAMES, broker_config
 
 LIFE = 20_000  # frames that a broker has to bear, before another one starts

@@ -25,7 +25,7 @@ from kourou.client.consume.received import MessageBatch
 from kourou.message import Message, encode_batch, sysflag
 from kourou.message.codec import decode, encode
 from kourou.message.compression import CompressionType, compress
-from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.message.model import MessageQueue
 from support.poison import BAD_BATCHES, POISON, Poison, bomb, zstd
 from support.stores.records import simple_message
 

@@ -21,7 +21,7 @@ from kourou.remoting.protocol import registration
 from kourou.remoting.protocol.codes import RequestCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.header import BadRequestError
-from kourou.remoting.protocol.registration import DataVersion, TopicConfig
+from kourou.remoting.protocol.topic_config import DataVersion, TopicConfig
 from kourou.store import InnerMessage
 from kourou.store.dispatch import NotARecord, check_record
 from kourou.store.index.index_file import SLOT_SIZE, IndexFile, key_hash, key_prefixes

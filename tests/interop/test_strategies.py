@@ -10,7 +10,7 @@ from typing import Any
 from kourou.client.consume import strategies
 from kourou.client.consume.strategies import Strategy
 from kourou.client.core import ClientError
-from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.message.model import MessageQueue
 from support.java import RUN, RUN_TIMEOUT_S, Java
 
 CASES = 120  # of each strategy

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.message import decode_properties, encode_properties, java_hash, properties, tags_code
+from kourou.message.properties import read_property
 from support.recorded import golden
 from support.stores.records import property_strings, text
 
@@ -94,3 +95,14 @@ def test_properties_and_tags_codes_are_those_that_java_reads(name):
         decoded = decode_properties(record["propertiesRaw"])
         assert decoded == record["properties"]
         assert tags_code(decoded.get("TAGS")) == record["tagsCode"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["REAL_TOPIC", "A", "", "XREAL_TOPIC"]), st.text("ab\x01", max_size=3))
+    )
+)
+def test_one_property_is_what_all_of_them_say(pairs: list[tuple[str, str]]) -> None:
+    text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
+    for form in (text, text.removesuffix("\x02")):
+        assert read_property(form, "REAL_TOPIC") == decode_properties(form).get("REAL_TOPIC")

@@ -14,7 +14,8 @@ from kourou.namesrv.routes import (
     QueueData,
     RouteTable,
 )
-from kourou.remoting.protocol.registration import DataVersion, Registration, TopicConfig
+from kourou.remoting.protocol.registration import Registration
+from kourou.remoting.protocol.topic_config import DataVersion, TopicConfig
 from support.stores.store import ManualClock
 
 READ, WRITE = 4, 2

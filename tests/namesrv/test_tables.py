@@ -12,7 +12,8 @@ from kourou.namesrv import NameServer, NameServerConfig
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
-from kourou.remoting.protocol.registration import DataVersion, Registration, TopicConfig, encode_registration
+from kourou.remoting.protocol.registration import Registration, encode_registration
+from kourou.remoting.protocol.topic_config import DataVersion, TopicConfig
 from support.sites.broker import HOST, Peer, loop_thread, run_on, until
 
 SMALL = {"maxBrokers": "20", "maxRoutes": "100", "maxKvConfigBytes": "2000"}

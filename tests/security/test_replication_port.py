@@ -21,7 +21,7 @@ from kourou.broker import Broker
 from kourou.errors import ConfigError
 from kourou.remoting.client import RemotingClient
 from kourou.remoting.protocol.codes import ResponseCode
-from kourou.remoting.protocol.registration import TopicConfig
+from kourou.remoting.protocol.topic_config import TopicConfig
 from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import TlsConfig, TlsMode
 from kourou.store import InnerMessage

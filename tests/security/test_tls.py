@@ -25,7 +25,7 @@ from kourou.remoting import tls as tls_module
 from kourou.remoting.client import RemotingClient
 from kourou.remoting.protocol.codes import RequestCode
 from kourou.remoting.protocol.command import RemotingCommand
-from kourou.remoting.protocol.registration import TopicConfig
+from kourou.remoting.protocol.topic_config import TopicConfig
 from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import ClientAuth, TlsConfig, TlsMode
 from kourou.store.put import InnerMessage

@@ -13,8 +13,8 @@ from kourou.errors import StoreError
 from kourou.message import sysflag
 from kourou.message.batch import encode_batch
 from kourou.message.model import Message
+from kourou.message.topics import DELETION_TOPIC
 from kourou.store import FlushDiskType, InnerMessage, MessageStore, MessageStoreConfig, PutMessageStatus
-from kourou.store.queue.queue_store import DELETION_TOPIC
 from support import loops
 from support.stores.fault_disk import FaultDisk
 from support.stores.replication import caught_up, node, slave

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kourou.message.topics import DELETION_TOPIC
 from kourou.store import FlushDiskType
-from kourou.store.queue.queue_store import DELETION_TOPIC
 from kourou.store.stats import BUCKETS, DISTRIBUTION_NAMES, StoreStats
 from support.stores.store import START_MS, ManualClock, message, open_store, put, small_config
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.headers import CreateTopic
-from kourou.remoting.protocol.registration import PERM_READ, PERM_WRITE
+from kourou.remoting.protocol.topic_config import PERM_READ, PERM_WRITE
 from support.java import java
 from support.recorded.wire import Caller
 from support.sites.servers import (

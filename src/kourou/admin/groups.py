@@ -20,6 +20,7 @@ from kourou.admin.model import (
 )
 from kourou.client.core import NoRouteError, RefusedError
 from kourou.errors import KourouError
+from kourou.message.model import MessageQueue
 from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode
@@ -30,7 +31,6 @@ from kourou.remoting.protocol.headers import (
     GetConsumeStats,
     TopicName,
 )
-from kourou.remoting.protocol.lenient_json import MessageQueue
 
 # Groups of brokers and tools (MixAll.isSysConsumerGroup, isPredefinedGroup)
 SYSTEM_PREFIX = "CID_RMQ_SYS_"

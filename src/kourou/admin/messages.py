@@ -17,7 +17,6 @@ from kourou.client.consume.pulling import Puller, PullStatus
 from kourou.client.consume.received import MessageBatch, ReceivedMessage
 from kourou.client.consume.subscriptions import build_subscription
 from kourou.client.core import RefusedError
-from kourou.client.namespace import TRACE_TOPIC
 from kourou.client.produce.producer import Producer
 from kourou.client.produce.receipts import SendReceipt
 from kourou.errors import KourouError
@@ -25,6 +24,8 @@ from kourou.message import Message
 from kourou.message import properties as names
 from kourou.message.host import format_host
 from kourou.message.ids import decode_offset_message_id
+from kourou.message.model import MessageQueue
+from kourou.message.topics import TRACE_TOPIC
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.headers import (
     ConsumeMessageDirectly,
@@ -32,7 +33,6 @@ from kourou.remoting.protocol.headers import (
     QueryMessage,
     ViewMessage,
 )
-from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.remoting.protocol.subscription import ALL
 
 log = logging.getLogger(__name__)

@@ -22,13 +22,13 @@ from kourou.admin.name_servers import ORDER_TOPIC_CONFIG, NameServers
 from kourou.admin.offsets import Offsets
 from kourou.admin.topics import Topics
 from kourou.client.core import RefusedError
+from kourou.message.topics import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
 from kourou.remoting.protocol.codes import RequestCode
 from kourou.remoting.protocol.command import VERSION
 from kourou.remoting.protocol.headers import UpdateConsumerOffset
 
 FORMAT = "kourou-metadata/1"
 PARTS = ("topics", "groups", "config", "offsets")
-HALF_TOPIC, SCHEDULE_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX"
 
 # What is set for one machine or process, and must not be carried to another.
 _OWN_KEYS = frozenset(
@@ -218,7 +218,7 @@ class Metadata:
             except RefusedError:
                 continue
             clients |= {f"{client.language}%{client.version}" for client in connections.clients}
-        trans_tps, trans_day = await self._counted(address, HALF_TOPIC)
+        trans_tps, trans_day = await self._counted(address, TRANS_HALF_TOPIC)
         delay_tps, delay_day = await self._counted(address, SCHEDULE_TOPIC)
         quota = {
             "diskRatio": {key: runtime.get(key) for key in ("commitLogDiskRatio", "consumeQueueDiskRatio")},

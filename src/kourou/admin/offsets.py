@@ -9,6 +9,7 @@ from kourou.admin.groups import Groups
 from kourou.admin.link import AdminError, Link
 from kourou.admin.model import OffsetChange
 from kourou.client.core import RefusedError
+from kourou.message.model import MessageQueue
 from kourou.properties_file import parse_properties
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.headers import (
@@ -19,7 +20,6 @@ from kourou.remoting.protocol.headers import (
     TopicName,
     UpdateConsumerOffset,
 )
-from kourou.remoting.protocol.lenient_json import MessageQueue
 
 END = -1  # as a time: behind the last message
 

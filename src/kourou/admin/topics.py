@@ -11,16 +11,15 @@ from kourou.admin.link import AdminError, Link
 from kourou.admin.model import PermissionChange, QueueState, TopicOfBroker, TopicStatus
 from kourou.admin.name_servers import ORDER_TOPIC_CONFIG, NameServers, order_config
 from kourou.client.consume.strategies import AVERAGE
-from kourou.client.core import DEFAULT_TOPIC
 from kourou.errors import KourouError
+from kourou.message.model import MessageQueue
+from kourou.message.topics import AUTO_CREATE_TOPIC, SYSTEM_PREFIX
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode
 from kourou.remoting.protocol.headers import CreateTopic, TopicName
-from kourou.remoting.protocol.lenient_json import MessageQueue
-from kourou.remoting.protocol.registration import TopicConfig
+from kourou.remoting.protocol.topic_config import TopicConfig
 
 DEFAULT_QUEUES = 8
-SYSTEM_PREFIX = "rmq_sys_"
 
 
 class Topics:
@@ -167,7 +166,7 @@ class Topics:
 
     async def _put(self, address: str, config: TopicConfig, attributes: str | None = None) -> None:
         header = CreateTopic(
-            config.name, DEFAULT_TOPIC, config.read_queue_nums, config.write_queue_nums, config.perm,
+            config.name, AUTO_CREATE_TOPIC, config.read_queue_nums, config.write_queue_nums, config.perm,
             config.topic_filter_type, config.order, config.topic_sys_flag, attributes,
         )  # fmt: skip
         await self._link.ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)

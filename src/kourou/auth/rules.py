@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from kourou.auth.model import CLUSTER, GROUP, TOPIC, AccessError, Resource
+from kourou.message.model import MessageQueue
 from kourou.message.topics import RETRY_PREFIX
 from kourou.remoting.protocol.bodies import as_object, read_body, read_list, read_text
 from kourou.remoting.protocol.codes import RequestCode as Code
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.header import BadRequestError
 from kourou.remoting.protocol.heartbeat import read_heartbeat
-from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.remoting.protocol.subscription import BadSubscriptionError, SubscriptionData
 
 GET, UPDATE, LIST, CREATE, DELETE, PUB, SUB = "Get", "Update", "List", "Create", "Delete", "Pub", "Sub"

@@ -22,7 +22,7 @@ from kourou.errors import ConfigError
 from kourou.java_config import convert_known, java_keys, names_a_place, to_properties
 from kourou.properties_file import format_properties, read_properties_file
 from kourou.remoting.metrics import MetricsExporterType
-from kourou.remoting.protocol.registration import PERM_READ, PERM_WRITE, DataVersion
+from kourou.remoting.protocol.topic_config import PERM_READ, PERM_WRITE, DataVersion
 from kourou.store import BrokerRole, MessageStoreConfig
 
 DEFAULT_PORT = 10911

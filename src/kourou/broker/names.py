@@ -4,60 +4,12 @@ from __future__ import annotations
 
 import re
 
-from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
-from kourou.store.queue.queue_store import DELETION_TOPIC
+from kourou.message.topics import BROKER_TOPICS, DELETION_TOPIC, DLQ_PREFIX, RETRY_PREFIX, TIMER_TOPIC
 
-# Topics of the broker itself
-AUTO_CREATE_TOPIC = "TBW102"  # the pattern of topics that a send creates
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-BENCHMARK_TOPIC = "BenchmarkTest"
-TRANS_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-TRANS_OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-ROCKSDB_TRANS_HALF_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
-ROCKSDB_TRANS_OP_HALF_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
-TRANS_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
-OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
-ROCKSDB_OFFSET_TOPIC = "CHECKPOINT_TOPIC"
-
-SYSTEM_TOPIC_PREFIX = "rmq_sys_"
-TIMER_TOPIC = SYSTEM_TOPIC_PREFIX + "wheel_timer"
-REVIVE_TOPIC_PREFIX = SYSTEM_TOPIC_PREFIX + "REVIVE_LOG_"
-SYNC_BROKER_MEMBER_PREFIX = SYSTEM_TOPIC_PREFIX + "SYNC_BROKER_MEMBER_"
 REPLY_TOPIC_POSTFIX = "REPLY_TOPIC"
 
-SYSTEM_TOPICS = frozenset(
-    {
-        AUTO_CREATE_TOPIC,
-        SCHEDULE_TOPIC,
-        BENCHMARK_TOPIC,
-        TRANS_HALF_TOPIC,
-        TRANS_OP_HALF_TOPIC,
-        ROCKSDB_TRANS_HALF_TOPIC,
-        ROCKSDB_TRANS_OP_HALF_TOPIC,
-        TRANS_CHECK_MAX_TIME_TOPIC,
-        TRACE_TOPIC,
-        SELF_TEST_TOPIC,
-        OFFSET_MOVED_EVENT,
-        ROCKSDB_OFFSET_TOPIC,
-    }
-)
-
 # Topics that only the broker may put messages into
-NOT_ALLOWED_SEND_TOPICS = frozenset(
-    {
-        SCHEDULE_TOPIC,
-        TRANS_HALF_TOPIC,
-        TRANS_OP_HALF_TOPIC,
-        ROCKSDB_TRANS_HALF_TOPIC,
-        ROCKSDB_TRANS_OP_HALF_TOPIC,
-        TRANS_CHECK_MAX_TIME_TOPIC,
-        SELF_TEST_TOPIC,
-        OFFSET_MOVED_EVENT,
-        DELETION_TOPIC,
-    }
-)
+NOT_ALLOWED_SEND_TOPICS = BROKER_TOPICS | {DELETION_TOPIC}
 
 # Groups of the broker and of tools
 TOOLS_GROUP = "TOOLS_CONSUMER"
@@ -130,8 +82,3 @@ def is_system_group(group: str) -> bool:
 def retry_topic(group: str) -> str:
     """The topic of messages that a group sent back."""
     return RETRY_PREFIX + group
-
-
-def dlq_topic(group: str) -> str:
-    """The topic of messages that a group gave up."""
-    return DLQ_PREFIX + group

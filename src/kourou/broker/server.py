@@ -30,7 +30,6 @@ from kourou.broker.messages.pull import MessagePuller
 from kourou.broker.messages.send import BUSY, MessageSender
 from kourou.broker.metrics.broker import BrokerMetrics
 from kourou.broker.metrics.stats import BrokerStats
-from kourou.broker.names import TIMER_TOPIC
 from kourou.broker.services.ha_group import BrokerGroup
 from kourou.broker.services.registrar import Registrar
 from kourou.broker.services.schedule import DelayService
@@ -47,6 +46,7 @@ from kourou.broker.state.topics import TopicTable
 from kourou.clock import Clock, SystemClock
 from kourou.errors import ConfigError, KourouError
 from kourou.message import properties as names
+from kourou.message.topics import TIMER_TOPIC
 from kourou.remoting.budgets import Bound, Budgets, Refusals, within
 from kourou.remoting.buffers import Buffers
 from kourou.remoting.client import RemotingClient
@@ -68,6 +68,7 @@ log = logging.getLogger(__name__)
 MAX_PORT = 65535
 FAST_PORT_STEP = 2  # the port of clients that set vipChannelEnabled is this much below
 EXPIRE_INTERVAL_S = 10.0
+PROTECT_INTERVAL_S = 180.0  # Java's protectBroker
 INDEX_DELAY_S = 0.02  # a thousand keys at once cost a fifth of what they cost one by one
 MAX_LATER = 10_000  # answers that wait for another peer
 ROUTE_WAIT_S = 1.0  # for the name servers to know a new topic; clients wait three for an answer
@@ -246,6 +247,7 @@ class Broker:
         self.spawn(self.registrar.run())
         self.spawn(self._every(self.config.flush_consumer_offset_interval / 1000, self.save))
         self.spawn(self._every(EXPIRE_INTERVAL_S, self._expire))
+        self.spawn(self._every(PROTECT_INTERVAL_S, self._protect))
 
     def _restore_topics(self, recovered_from: int) -> None:
         """Make topics again whose first messages were acknowledged just before a crash, and whose
@@ -572,6 +574,13 @@ class Broker:
         self.filters.expire()
         if self.stats.tick():
             self.puller.configure()  # it holds on to counters that were dropped
+
+    async def _protect(self) -> None:
+        """Stop groups that read what is no longer in memory, where that is wanted."""
+        if self.config.disable_consume_if_consumer_read_slowly:
+            for group in self.stats.groups_behind(self.config.consumer_fallbehind_threshold):
+                log.warning("group %s is too far behind: it may not consume until that is changed", group)
+                self.groups.disable_consume(group)
 
     def may_consume(self, client: Client, *resources: Resource) -> bool:
         """Whether a client may be sent what is about topics and groups: its user's rights may be others now

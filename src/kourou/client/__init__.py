@@ -29,7 +29,7 @@ from kourou.client.produce.producer import Producer
 from kourou.client.produce.receipts import NotSentError, SendEvent, SendReceipt, SendRefusedError
 from kourou.client.produce.requests import RequestTimeoutError, make_reply
 from kourou.client.produce.transactions import TransactionReceipt, TransactionState
-from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.message.model import MessageQueue
 
 __all__ = [
     "Producer",

@@ -39,7 +39,6 @@ GREET_AGAIN_S = 1.0  # after a connection was lost; it doubles
 CALL_TIMEOUT_S = 3.0
 ROUTE_PAUSE_FIRST_S = 0.1  # between tries to find a topic; it doubles
 ROUTE_PAUSE_MOST_S = 1.0
-DEFAULT_TOPIC = "TBW102"  # whose route stands in for that of a topic that is made by its first message
 
 
 class ClientError(KourouError):

@@ -6,22 +6,10 @@ behind the prefix, `%RETRY%namespace%group`. Names of the system belong to no na
 
 from __future__ import annotations
 
-from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
+from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, SYSTEM_TOPICS
 
 SEPARATOR = "%"
-SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-
-# Topics that only brokers put messages into
-BROKER_TOPICS = frozenset(
-    (
-        "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
-    )
-)  # fmt: skip
-SYSTEM_TOPICS = BROKER_TOPICS | {"TBW102", "BenchmarkTest", TRACE_TOPIC, "CHECKPOINT_TOPIC"}
 
 
 def wrap(namespace: str | None, resource: str) -> str:
@@ -50,17 +38,9 @@ def unwrap_any(resource: str) -> str:
     return prefix + rest if namespace and separator else resource
 
 
-def namespace_of(resource: str) -> str:
-    """The namespace that a name has; empty if it has none."""
-    if not resource or is_system(resource):
-        return ""
-    namespace, separator, _ = _split(resource)[1].partition(SEPARATOR)
-    return namespace if separator else ""
-
-
 def is_system(resource: str) -> bool:
     """Whether a topic or group is the system's own."""
-    return resource in SYSTEM_TOPICS or resource.startswith((SYSTEM_TOPIC_PREFIX, SYSTEM_GROUP_PREFIX))
+    return resource in SYSTEM_TOPICS or resource.startswith((SYSTEM_PREFIX, SYSTEM_GROUP_PREFIX))
 
 
 def _split(resource: str) -> tuple[str, str]:

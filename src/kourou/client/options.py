@@ -17,13 +17,14 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 from kourou.client.consume.stats import ConsumeEvent
 from kourou.client.consume.strategies import AVERAGE, Strategy
 from kourou.client.consume.subscriptions import Subscribe, as_subscriptions
-from kourou.client.core import DEFAULT_TOPIC, ClientCore, ClientError
+from kourou.client.core import ClientCore, ClientError
 from kourou.client.produce.receipts import OnSend
 from kourou.client.produce.transactions import Checker
 from kourou.client.validators import check_group, is_whole
 from kourou.message.compression import CompressionType
+from kourou.message.model import MessageQueue
+from kourou.message.topics import AUTO_CREATE_TOPIC
 from kourou.remoting.protocol.codes import ResponseCode
-from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import TlsConfig
 
@@ -147,7 +148,7 @@ class ProducerOptions(ClientOptions):
     compress_level: int = 5
     compress_from_bytes: int = COMPRESS_FROM_BYTES
     max_message_bytes: int = MAX_MESSAGE_BYTES
-    create_topic_key: str = DEFAULT_TOPIC
+    create_topic_key: str = AUTO_CREATE_TOPIC
     default_queues: int = DEFAULT_QUEUES
     latency_fault_tolerance: bool = False
     checker: Checker | None = None

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kourou.message.model import MessageQueue
 from kourou.remoting.protocol import lenient_json
-from kourou.remoting.protocol.lenient_json import MessageQueue
-from kourou.remoting.protocol.registration import PERM_READ, PERM_WRITE
+from kourou.remoting.protocol.topic_config import PERM_READ, PERM_WRITE
 
 MASTER_ID = 0
 

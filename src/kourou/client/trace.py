@@ -30,13 +30,14 @@ from typing import Protocol
 
 from kourou.client.background import Background
 from kourou.client.consume.received import ReceivedMessage, ReconsumeLater
-from kourou.client.namespace import TRACE_TOPIC, unwrap_any
+from kourou.client.namespace import unwrap_any
 from kourou.client.produce.receipts import DEFAULT_REGION, SEND_OK, SendEvent
 from kourou.client.produce.transactions import TransactionState
 from kourou.client.validators import DELAYS
 from kourou.errors import KourouError
 from kourou.message import Message
 from kourou.message import properties as names
+from kourou.message.topics import TRACE_TOPIC
 
 log = logging.getLogger(__name__)
 

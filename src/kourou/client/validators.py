@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from kourou.client.core import ClientError
-from kourou.client.namespace import BROKER_TOPICS
 from kourou.message import Message, properties
+from kourou.message.topics import BROKER_TOPICS
 
 MAX_TOPIC_LENGTH = 127
 MAX_GROUP_LENGTH = 120  # so that a retry topic made of it is not too long

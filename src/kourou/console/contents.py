@@ -10,23 +10,14 @@ from typing import Any, TypeVar
 
 from kourou.admin import Admin
 from kourou.admin.groups import is_system_group, read_progress
-from kourou.admin.topics import SYSTEM_PREFIX, read_queues
+from kourou.admin.topics import read_queues
 from kourou.errors import KourouError
-from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
+from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, SYSTEM_TOPICS
 from kourou.remoting.protocol.codes import RequestCode
 from kourou.remoting.protocol.headers import GetConsumeStats, TopicName
-from kourou.remoting.protocol.registration import TopicConfig
+from kourou.remoting.protocol.topic_config import TopicConfig
 
 REQUESTS_AT_ONCE = 8
-
-# Topics of brokers that some brokers do not name when they are asked for theirs
-SYSTEM_TOPICS = frozenset(
-    {
-        "TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC", "DefaultCluster",
-    }
-)  # fmt: skip
 
 # Kinds of topics: of users by their attribute message.type, and those that brokers make
 KINDS = ("normal", "delay", "transaction", "fifo", "retry", "dlq", "system")

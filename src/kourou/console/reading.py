@@ -16,7 +16,7 @@ from kourou.client.consume.received import ReceivedMessage, held_bytes
 from kourou.console.views.view import message_url
 from kourou.errors import KourouError
 from kourou.message import properties as names
-from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.message.model import MessageQueue
 from kourou.remoting.protocol.subscription import ALL
 
 MOST_MESSAGES = 200

@@ -22,12 +22,11 @@ from kourou.inspect.lock import lock_holder
 from kourou.inspect.queue_files import QueueFiles
 from kourou.message import properties as names
 from kourou.message.codec import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, StoredMessage, decode
+from kourou.message.topics import DELETION_TOPIC, SCHEDULE_TOPIC
 from kourou.store.checkpoint import StoreCheckpoint
 from kourou.store.config import MessageStoreConfig, parse_delay_levels
-from kourou.store.dispatch import SCHEDULE_TOPIC
 from kourou.store.index.index_file import IndexFile
 from kourou.store.log.disk import PAGE_SIZE, Disk, OsDisk
-from kourou.store.queue.queue_store import DELETION_TOPIC
 
 # Each mapped file costs a file descriptor, and most systems allow 1024 in all.
 MAX_MAPPED_FILES = 256

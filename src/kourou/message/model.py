@@ -1,13 +1,34 @@
-"""Message: what a user sends."""
+"""Message: what a user sends; MessageQueue: where it goes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, NamedTuple
+
+import orjson
 
 from kourou.errors import BadMessageError
 from kourou.message import properties as names
+
+
+class MessageQueue(NamedTuple):
+    """A queue of a topic on a broker; a key of many bodies."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The queue as bodies have it."""
+        return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
+
+    @classmethod
+    def from_json(cls, value: Any) -> MessageQueue:
+        """The queue of a body, or of the text of a key."""
+        value = orjson.loads(value) if isinstance(value, str) else value
+        return cls(value["topic"], value["brokerName"], int(value["queueId"]))
 
 
 @dataclass(slots=True, init=False)

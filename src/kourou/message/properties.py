@@ -126,6 +126,16 @@ def read_properties(text: str) -> tuple[dict[str, str], bool]:
     return properties, False
 
 
+def read_property(text: str, name: str) -> str | None:
+    """One property of a string: a search from the end, where the last of two wins."""
+    text = f"\x02{text}\x02"
+    at = text.rfind(f"\x02{name}\x01")
+    if at < 0:
+        return None
+    at += len(name) + 2
+    return text[at : text.index("\x02", at)] or decode_properties(text).get(name)
+
+
 def read_keys(text: str) -> tuple[str | None, str | None, str | None]:
     """Unique id, keys and tags of a property string, which are all that most messages are asked for. Hot in
     batches: three searches from the end, where the last of two wins."""

@@ -33,14 +33,8 @@ from kourou.remoting.protocol.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.header import BadRequestError, is_true
 from kourou.remoting.protocol.headers import RegisterBroker, UnregisterBroker
-from kourou.remoting.protocol.registration import (
-    UNIT_FLAG,
-    UNIT_SUB_FLAG,
-    V4_9_4,
-    DataVersion,
-    Registration,
-    decode_registration,
-)
+from kourou.remoting.protocol.registration import V4_9_4, Registration, decode_registration
+from kourou.remoting.protocol.topic_config import UNIT_FLAG, UNIT_SUB_FLAG, DataVersion
 
 log = logging.getLogger(__name__)
 

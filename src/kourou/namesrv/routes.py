@@ -16,21 +16,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from kourou.clock import Clock
+from kourou.message.topics import SYNC_BROKER_MEMBER_PREFIX
 from kourou.namesrv.config import NameServerConfig
 from kourou.remoting.budgets import UNBOUND, Bound
-from kourou.remoting.protocol.registration import (
-    PERM_READ,
-    PERM_WRITE,
-    DataVersion,
-    Registration,
-    TopicConfig,
-)
+from kourou.remoting.protocol.registration import Registration
+from kourou.remoting.protocol.topic_config import PERM_READ, PERM_WRITE, DataVersion, TopicConfig
 
 log = logging.getLogger(__name__)
 
 MASTER_ID = 0
 EXPIRY_MS = 120_000  # for brokers that name no heartbeat time-out of their own
-SYNC_BROKER_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
 class Closable(Protocol):

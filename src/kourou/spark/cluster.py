@@ -10,9 +10,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from kourou.broker.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from kourou.client.routes import MASTER_ID, TopicRoute
 from kourou.errors import KourouError
+from kourou.message.model import MessageQueue
+from kourou.message.topics import SYSTEM_PREFIX, SYSTEM_TOPICS
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
@@ -23,7 +24,6 @@ from kourou.remoting.protocol.headers import (
     SearchOffset,
     UpdateConsumerOffset,
 )
-from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.spark.channel import AnsweredError, ChannelError, NetSettings, call, call_all, channel_to
 
 SUBSCRIPTION_FLAG = 4  # of a pull's sysFlag: the request says itself what it wants
@@ -65,7 +65,7 @@ class ClusterView:
             for name in names
             if wanted.fullmatch(name)
             and name not in SYSTEM_TOPICS
-            and not name.startswith(SYSTEM_TOPIC_PREFIX)
+            and not name.startswith(SYSTEM_PREFIX)
             and (special or not name.startswith("%"))
             and name not in self._brokers_and_clusters()
         )

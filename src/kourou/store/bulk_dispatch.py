@@ -20,13 +20,14 @@ from kourou.message.scan import records as scan
 from kourou.message.scan.hashes import Hashes, java_hashes, to_signed, with_prefix
 from kourou.message.scan.properties import Properties, Values, join_properties
 from kourou.message.scan.records import Bytes, Integers, Records
+from kourou.message.topics import DELETION_TOPIC, SCHEDULE_TOPIC
 from kourou.store.checkpoint import StoreCheckpoint
 from kourou.store.config import MessageStoreConfig
-from kourou.store.dispatch import SCHEDULE_TOPIC, DispatchRequest, NotARecord, check_record
+from kourou.store.dispatch import DispatchRequest, NotARecord, check_record
 from kourou.store.index.index_file import IndexService, key_prefixes, positive
 from kourou.store.log.mapped_file import MappedFile
 from kourou.store.queue.consume_queue import ConsumeQueue
-from kourou.store.queue.queue_store import DELETION_TOPIC, ConsumeQueueStore
+from kourou.store.queue.queue_store import ConsumeQueueStore
 
 # Bytes of the log looked at together: enough for numpy to pay, little enough to stay in the caches.
 STRETCH_BYTES = 8 * 1024 * 1024

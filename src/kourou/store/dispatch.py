@@ -31,6 +31,7 @@ from kourou.message.codec import (
     SYS_FLAG_AT,
 )
 from kourou.message.properties import decode_properties, tags_code
+from kourou.message.topics import SCHEDULE_TOPIC
 from kourou.store.config import BrokerRole, MessageStoreConfig, parse_delay_levels
 from kourou.store.index.index_file import KEY_WIDTH, IndexService, KeyList
 from kourou.store.log.commit_log import END_FILE_MIN_BLANK, CommitLog
@@ -50,8 +51,6 @@ MAX_RECENT_REQUESTS = 100_000
 # on_arrive(topic, queue_id, next queue offset, tags code, store timestamp, properties). For a batch it is
 # called once for each tags code in it, and the properties are None.
 OnArrive = Callable[[str, int, int, int, int, dict[str, str] | None], None]
-
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 
 class DispatchRequest(Struct, eq=False, gc=False):

@@ -25,6 +25,7 @@ from kourou.message.codec import (
     StoredMessage,
     decode,
 )
+from kourou.message.topics import DELETION_TOPIC
 from kourou.store import reads
 from kourou.store.checkpoint import StoreCheckpoint
 from kourou.store.clock_steps import ClockSteps
@@ -38,7 +39,7 @@ from kourou.store.log.disk import Disk, Lock, OsDisk
 from kourou.store.log.flush import CommitLogCommitter, CommitLogFlusher, QueueFlusher
 from kourou.store.log.mapped_file import MappedFile, TransientStorePool
 from kourou.store.put import InnerMessage, MessagePutter
-from kourou.store.queue.queue_store import DELETION_TOPIC, ConsumeQueueStore
+from kourou.store.queue.queue_store import ConsumeQueueStore
 from kourou.store.recovery import RecoveryReport, recover
 from kourou.store.retention import Retention
 from kourou.store.service import Inbox, ServiceThread

@@ -29,21 +29,15 @@ from kourou.message.codec import (
     topic_field,
 )
 from kourou.message.properties import decode_properties, encode_properties, read_keys, tags_code
+from kourou.message.topics import DELETION_TOPIC, SCHEDULE_TOPIC
 from kourou.store.config import MessageStoreConfig
-from kourou.store.dispatch import SCHEDULE_TOPIC, DispatchBlock, Dispatcher, DispatchRequest
+from kourou.store.dispatch import DispatchBlock, Dispatcher, DispatchRequest
 from kourou.store.index.index_file import IndexService, key_prefixes
 from kourou.store.log.commit_log import END_FILE_MIN_BLANK, MAX_PROPERTIES, MAX_RECORD_OVERHEAD, CommitLog
 from kourou.store.log.disk import physical_memory_bytes
 from kourou.store.queue.batch_consume_queue import BatchConsumeQueue
 from kourou.store.queue.consume_queue import ConsumeQueue
-from kourou.store.queue.queue_store import (
-    DELETION_TOPIC,
-    LMQ_SEPARATOR,
-    AnyQueue,
-    ConsumeQueueStore,
-    allows_lmq,
-    is_lmq,
-)
+from kourou.store.queue.queue_store import LMQ_SEPARATOR, AnyQueue, ConsumeQueueStore, allows_lmq, is_lmq
 from kourou.store.service import Inbox
 from kourou.store.stats import StoreStats, TopicPuts
 from kourou.store.status import PutMessageResult, PutMessageStatus

@@ -94,7 +94,7 @@ class _Choice:
     """Takes records into a result, run by run of queue entries, until it is full."""
 
     __slots__ = (
-        "_filter", "_in_memory_from", "_log", "_max_count", "_max_size", "_result", "_skip_below",
+        "_end", "_filter", "_in_memory_from", "_log", "_max_count", "_max_size", "_result", "_skip_below",
         "_store", "is_full",
     )  # fmt: skip
 
@@ -112,7 +112,8 @@ class _Choice:
         self._max_count = max_count
         self._max_size = max_size
         self._filter = message_filter
-        self._in_memory_from = store.commit_log.max_offset - memory_bytes(store)
+        self._end = store.commit_log.max_offset
+        self._in_memory_from = self._end - memory_bytes(store)
         self._skip_below = -1  # the log is gone up to there
         self.is_full = False
 
@@ -128,6 +129,7 @@ class _Choice:
             size = config.max_transfer_bytes_on_message_in_disk
         count, size = min(count, self._max_count), min(size, self._max_size)
         result.suggest_pulling_from_slave = last < self._in_memory_from
+        result.behind_bytes = self._end - last
         if self._filter is None and run.batch_nums is None:
             taken = len(run.offsets)
             total = sum(run.sizes) if taken < LONG_RUN else int(np.sum(run.sizes, dtype=np.int64))

@@ -108,6 +108,7 @@ class GetMessageResult:
     __slots__ = (
         "_parts",
         "_queue_offsets",
+        "behind_bytes",
         "buffer_total_size",
         "filter_message_count",
         "max_offset",
@@ -130,6 +131,7 @@ class GetMessageResult:
         self._queue_offsets: list[Sequence[int]] = []
         self.message_count = 0
         self.buffer_total_size = 0
+        self.behind_bytes = 0  # how much of the log is behind the last entry that was looked at
         self.suggest_pulling_from_slave = False
         self.filter_message_count = 0
 

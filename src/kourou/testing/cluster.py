@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 
 from kourou.broker import Broker, BrokerConfig
 from kourou.errors import KourouError
+from kourou.message.topics import AUTO_CREATE_TOPIC
 from kourou.namesrv import NameServer, NameServerConfig
 from kourou.remoting.client import RemotingClient
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.headers import CreateTopic
-from kourou.remoting.protocol.registration import PERM_READ, PERM_WRITE
+from kourou.remoting.protocol.topic_config import PERM_READ, PERM_WRITE
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
@@ -80,7 +81,7 @@ class Cluster:
         """Make a topic on every master; it is at the name server when this returns."""
         header = CreateTopic(
             topic,
-            "TBW102",
+            AUTO_CREATE_TOPIC,
             queues,
             queues,
             PERM_READ | PERM_WRITE,

@@ -29,12 +29,12 @@ import pytest
 from kourou.broker.handlers import make_handlers
 from kourou.message import java_hash
 from kourou.message.codec import decode as decode_record
+from kourou.message.model import MessageQueue
 from kourou.properties_file import parse_properties
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import JSON, ROCKETMQ, RemotingCommand, decode
 from kourou.remoting.protocol.headers import CreateTopic
-from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.testing import Cluster
 from support.recorded.golden import FIXTURES
 

@@ -19,11 +19,10 @@ from kourou.message import StoredMessage, sysflag
 from kourou.message.batch import decode_batch, encode_batch
 from kourou.message.codec import decode as decode_record
 from kourou.message.host import format_host, pack_host
-from kourou.message.model import Message
+from kourou.message.model import Message, MessageQueue
 from kourou.message.properties import encode_properties
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import JSON, ROCKETMQ, RemotingCommand
-from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.store import FlushDiskType, MessageStore
 from kourou.store.put import InnerMessage
 from support.sites.broker import (

@@ -19,7 +19,7 @@ from kourou.broker.services import registrar
 from kourou.namesrv import NameServer, NameServerConfig
 from kourou.remoting.protocol.codes import RequestCode
 from kourou.remoting.protocol.command import RemotingCommand
-from kourou.remoting.protocol.registration import TopicConfig
+from kourou.remoting.protocol.topic_config import TopicConfig
 from kourou.remoting.server import RemotingServer
 from support.recorded.wire import free_ports
 from support.sites.broker import HOST, WAIT_S, Site, broker_config, loop_thread, run_on, running, until

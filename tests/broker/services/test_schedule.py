@@ -503,7 +503,7 @@ def test_many_that_are_due_arrive_as_if_each_came_alone(tmp_path, clock, setting
         assert len(bodies(site, "t", 1)) == len(found["t", 1])
 
 
-def test_what_no_store_takes_is_left_out_and_the_next_comes(site, peer, clock, caplog):
+def test_what_no_store_takes_is_left_out_and_the_next_comes(site, peer, clock, caplog, monkeypatch):
     peer.ask(late(1, b"first"))
     peer.ask(late(1, b"large"))
     peer.ask(late(1, b"last"))
@@ -513,8 +513,8 @@ def test_what_no_store_takes_is_left_out_and_the_next_comes(site, peer, clock, c
         refused.append(bytes(message.body))
         return PutMessageResult(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, reason="too long")
 
-    plain = site.broker.delay._is_plain
-    site.broker.delay._is_plain = lambda found: bytes(found[3]) != b"large" and plain(found)
+    special = schedule._is_special
+    monkeypatch.setattr(schedule, "_is_special", lambda found: bytes(found[3]) == b"large" or special(found))
     site.broker.store.put_message = refuse
     clock.advance(1000)
     ring(site, 1)

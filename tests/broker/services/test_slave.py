@@ -20,7 +20,7 @@ from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.headers import UpdateConsumerOffset
-from kourou.remoting.protocol.registration import TopicConfig
+from kourou.remoting.protocol.topic_config import TopicConfig
 from kourou.remoting.tls import TlsConfig
 from kourou.store import BrokerRole, InnerMessage
 from kourou.testing import Cluster

@@ -13,9 +13,9 @@ import pytest
 
 from kourou.broker import Broker, BrokerConfig
 from kourou.broker.handlers import timers as handlers
-from kourou.broker.names import TIMER_TOPIC
 from kourou.message.codec import StoredMessage, decode
 from kourou.message.recall import RecallHandle
+from kourou.message.topics import TIMER_TOPIC
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand

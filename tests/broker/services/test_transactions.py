@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from kourou.broker import Broker, BrokerConfig
-from kourou.broker.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from kourou.broker.names import TRANSACTION_GROUP as GROUP
 from kourou.broker.services.transactions import AT_ONCE
 from kourou.message import sysflag
 from kourou.message.codec import StoredMessage, decode
+from kourou.message.topics import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.headers import CheckTransactionState, EndTransaction

@@ -15,8 +15,8 @@ from kourou.message import java_hash
 from kourou.remoting.connection import Connection
 from kourou.remoting.protocol.header import BadRequestError
 from kourou.remoting.protocol.heartbeat import ConsumerData, Heartbeat, read_heartbeat
-from kourou.remoting.protocol.registration import TopicConfig
 from kourou.remoting.protocol.subscription import BadSubscriptionError, SubscriptionData
+from kourou.remoting.protocol.topic_config import TopicConfig
 from support.stores.store import START_MS, ManualClock
 
 

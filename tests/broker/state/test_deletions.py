@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from kourou.broker import Broker
-from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
+from kourou.message.topics import DELETION_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.headers import DeleteSubscriptionGroup, TopicName, UpdateConsumerOffset
-from kourou.store.queue.queue_store import DELETION_TOPIC
 from kourou.testing import Cluster
 from support.forked import start_broker
 from support.recorded.wire import free_ports

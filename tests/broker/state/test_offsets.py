@@ -74,8 +74,6 @@ def test_pull_offsets_are_ahead_or_those_that_were_committed(offsets):
     assert offsets.query_pull("g", "t", 0) == 9
     assert offsets.query_pull("g", "t", 1) == 7
     assert offsets.query_pull("h", "t", 0) == -1
-    offsets.clear_pull("g", "t")
-    assert offsets.query_pull("g", "t", 0) == 5
 
 
 @given(
@@ -188,19 +186,6 @@ def test_offsets_of_a_group_or_a_topic_are_forgotten(offsets, remove, left):
     topic, group = left.split("@")
     assert offsets.has_reset(topic, group, 0)
     assert not offsets.has_reset("t", "g", 0)
-    assert offsets.dirty
-
-
-def test_offsets_are_forgotten_that_nobody_needs(offsets):
-    for key in ("old@gone", "old@here", "new@gone", "half@gone", "t@g@broadcast"):
-        commit(offsets, key, 5, 5)
-    store_begins = {("old", 0): 5, ("old", 1): 9, ("half", 0): 9, ("t", 0): 9, ("t", 1): 9}
-    offsets.dirty = False
-    gone = offsets.remove_unsubscribed(
-        lambda group, topic: group == "here", lambda topic, queue_id: store_begins.get((topic, queue_id), 0)
-    )
-    assert gone == ["old@gone"]
-    assert offsets.table.keys() == {"old@here", "new@gone", "half@gone", "t@g@broadcast"}
     assert offsets.dirty
 
 

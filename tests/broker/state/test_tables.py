@@ -13,7 +13,7 @@ from kourou.broker.names import PREDEFINED_GROUPS
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
-from kourou.remoting.protocol.registration import TopicConfig
+from kourou.remoting.protocol.topic_config import TopicConfig
 from support.sites.broker import (
     COMMIT,
     SUBSCRIPTION,

@@ -13,7 +13,7 @@ from kourou.broker.names import check_group_name, check_topic_name, is_send_forb
 from kourou.broker.state.attributes import BadAttributeError, parse_changes
 from kourou.broker.state.topics import TopicTable
 from kourou.remoting.protocol import lenient_json
-from kourou.remoting.protocol.registration import TopicConfig
+from kourou.remoting.protocol.topic_config import TopicConfig
 from support.recorded.golden_config import config_files
 from support.stores.store import START_MS, ManualClock
 
@@ -196,20 +196,6 @@ def test_the_name_server_says_which_topics_are_ordered(broker):
     assert not broker.table.is_order_topic("u")
     assert not broker.table.is_order_topic("nothing")
     assert broker.heard == [{"t"}, {"u"}, {"t"}]
-
-
-def test_unit_flags_are_set_and_cleared_one_by_one(broker):
-    broker.send()
-    table = broker.table
-    table.update_unit_flag("t", True)
-    table.update_unit_sub_flag("t", True)
-    assert table.topics["t"].topic_sys_flag == 3
-    table.update_unit_flag("t", False)
-    assert table.topics["t"].topic_sys_flag == 2
-    table.update_unit_sub_flag("t", False)
-    assert table.topics["t"].topic_sys_flag == 0
-    table.update_unit_flag("nothing", True)
-    assert len(broker.heard) == 5
 
 
 # Attributes

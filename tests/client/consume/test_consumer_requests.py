@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from kourou.client import Consumer, ReceivedMessage
+from kourou.message.model import MessageQueue
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode
 from kourou.remoting.protocol.headers import (
@@ -15,7 +16,6 @@ from kourou.remoting.protocol.headers import (
     GetConsumerStatus,
     ResetOffset,
 )
-from kourou.remoting.protocol.lenient_json import MessageQueue
 from support.sites.clients import bodies, of_topic, run, send, take, until
 from support.sites.servers import mqadmin
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kourou.client import ClientError
 from kourou.client.consume import strategies
-from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.message.model import MessageQueue
 
 QUEUES = [MessageQueue("T", broker, number) for broker in ("a", "b") for number in range(4)]
 

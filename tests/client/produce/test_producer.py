@@ -17,11 +17,11 @@ from kourou.client.core import ClientCore, make_client_id
 from kourou.client.produce.receipts import NotSentError, SendEvent
 from kourou.errors import BadMessageError
 from kourou.message.compression import CompressionType
+from kourou.message.model import MessageQueue
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.headers import CreateTopic
-from kourou.remoting.protocol.lenient_json import MessageQueue
-from kourou.remoting.protocol.registration import PERM_READ
+from kourou.remoting.protocol.topic_config import PERM_READ
 from kourou.testing import Cluster
 from support.recorded.wire import Caller
 from support.stores.reading import read_stored

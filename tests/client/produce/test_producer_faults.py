@@ -13,12 +13,12 @@ from kourou.client import Message, Producer, RefusedError
 from kourou.client.core import ClientCore
 from kourou.client.produce.receipts import NotSentError, SendEvent
 from kourou.client.produce.transactions import TransactionState
+from kourou.message.model import MessageQueue
 from kourou.message.properties import decode_properties
 from kourou.remoting.connection import Connection, Handler
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
-from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.remoting.server import RemotingServer
 
 HOST = "127.0.0.1"

@@ -25,7 +25,7 @@ from kourou.remoting.protocol import headers, lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import ONEWAY_FLAG, RemotingCommand, decode
 from kourou.remoting.protocol.header import Header, plan_of
-from kourou.remoting.protocol.registration import TopicConfig
+from kourou.remoting.protocol.topic_config import TopicConfig
 from kourou.store import MessageStore
 from kourou.store.log.disk import Disk
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kourou.auth.model import ACTIONS
-from kourou.broker.names import TRANS_CHECK_MAX_TIME_TOPIC
 from kourou.message.recall import RecallHandle
+from kourou.message.topics import TRANS_CHECK_MAX_TIME_TOPIC
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.store.put import InnerMessage

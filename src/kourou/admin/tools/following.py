@@ -16,8 +16,8 @@ from kourou.client.consume.subscriptions import build_subscription
 from kourou.client.core import NoRouteError, RefusedError
 from kourou.client.routes import TopicRoute
 from kourou.errors import KourouError
+from kourou.message.model import MessageQueue
 from kourou.remoting.protocol.codes import ResponseCode
-from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.remoting.protocol.subscription import ALL, SubscriptionData
 
 SUSPEND_S = 5.0

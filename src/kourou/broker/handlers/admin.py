@@ -12,6 +12,7 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.state.versions import next_version
 from kourou.errors import KourouError
 from kourou.files import write_atomically
+from kourou.message.model import MessageQueue
 from kourou.message.topics import RETRY_PREFIX
 from kourou.properties_file import parse_properties
 from kourou.remoting.connection import Connection
@@ -22,8 +23,7 @@ from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.header import BadRequestError
 from kourou.remoting.protocol.headers import NotifyMinBrokerIdChange
 from kourou.remoting.protocol.heartbeat import BROADCASTING, CLUSTERING
-from kourou.remoting.protocol.lenient_json import MessageQueue
-from kourou.remoting.protocol.registration import PERM_READ
+from kourou.remoting.protocol.topic_config import PERM_READ
 from kourou.store.queue.queue_store import is_lmq
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from kourou.broker.handlers.queries import message_at
 from kourou.broker.messages.filter_data import compile_filter
 from kourou.errors import CorruptRecordError
 from kourou.message.ids import decode_offset_message_id
+from kourou.message.model import MessageQueue
 from kourou.remoting.connection import CallTimeoutError, Connection, ConnectionLostError
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.bodies import as_object, read_body, read_list, read_text
@@ -25,7 +26,6 @@ from kourou.remoting.protocol.headers import (
     UnregisterClient,
 )
 from kourou.remoting.protocol.heartbeat import read_heartbeat
-from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.remoting.protocol.subscription import SubscriptionData
 from kourou.remoting.signing import unsigned
 

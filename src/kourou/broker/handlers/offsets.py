@@ -11,6 +11,7 @@ from kourou.auth.rules import group as group_of
 from kourou.auth.rules import topic as topic_of
 from kourou.broker.names import check_group_name
 from kourou.errors import KourouError
+from kourou.message.model import MessageQueue
 from kourou.remoting.connection import Connection
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
@@ -23,7 +24,6 @@ from kourou.remoting.protocol.headers import (
     ResetOffset,
     UpdateConsumerOffset,
 )
-from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.store.config import BrokerRole
 
 if TYPE_CHECKING:

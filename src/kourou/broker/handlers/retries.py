@@ -21,7 +21,7 @@ from kourou.remoting.protocol.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.header import MAX_INT
 from kourou.remoting.protocol.headers import ConsumerSendMsgBack
-from kourou.remoting.protocol.registration import PERM_READ, PERM_WRITE, UNIT_SUB_FLAG
+from kourou.remoting.protocol.topic_config import PERM_READ, PERM_WRITE, UNIT_SUB_FLAG
 from kourou.store.put import InnerMessage
 from kourou.store.status import PutMessageStatus
 

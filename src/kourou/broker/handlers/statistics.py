@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from kourou.auth.rules import GET
 from kourou.auth.rules import topic as topic_of
 from kourou.broker.handlers.offsets import has_left
+from kourou.message.model import MessageQueue
+from kourou.message.topics import SCHEDULE_TOPIC
 from kourou.remoting.connection import Connection
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
@@ -20,9 +22,7 @@ from kourou.remoting.protocol.headers import (
     QueryConsumeTimeSpan,
     ViewBrokerStatsData,
 )
-from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.store.config import BrokerRole
-from kourou.store.dispatch import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from kourou.broker.server import Broker

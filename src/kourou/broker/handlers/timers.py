@@ -12,7 +12,7 @@ from kourou.remoting.connection import Connection
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.headers import RecallMessage
-from kourou.remoting.protocol.registration import PERM_WRITE
+from kourou.remoting.protocol.topic_config import PERM_WRITE
 from kourou.store.config import BrokerRole
 from kourou.store.put import InnerMessage
 from kourou.store.status import PutMessageStatus

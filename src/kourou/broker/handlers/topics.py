@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kourou.broker.names import check_topic_name
 from kourou.broker.state.attributes import parse_changes
+from kourou.message.model import MessageQueue
 from kourou.message.topics import RETRY_PREFIX
 from kourou.remoting.connection import Connection
 from kourou.remoting.protocol import lenient_json
@@ -14,8 +15,7 @@ from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.header import BadRequestError
 from kourou.remoting.protocol.headers import CreateTopic, GetAllTopicConfig, TopicName
-from kourou.remoting.protocol.lenient_json import MessageQueue
-from kourou.remoting.protocol.registration import DataVersion, TopicConfig
+from kourou.remoting.protocol.topic_config import DataVersion, TopicConfig
 
 if TYPE_CHECKING:
     from kourou.broker.server import Broker

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kourou.auth.rules import PUB, UPDATE, sending, topic
-from kourou.broker.names import TRANS_CHECK_MAX_TIME_TOPIC
 from kourou.errors import BadMessageError
 from kourou.message import properties as names
 from kourou.message.codec import StoredMessage
 from kourou.message.ids import decode_offset_message_id
+from kourou.message.topics import TRANS_CHECK_MAX_TIME_TOPIC
 from kourou.remoting.connection import Connection
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand

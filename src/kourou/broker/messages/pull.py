@@ -19,8 +19,8 @@ from kourou.remoting.connection import Answer, Connection, Pieces
 from kourou.remoting.protocol.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.protocol.command import JSON, RESPONSE_FLAG, VERSION, RemotingCommand, frame_head
 from kourou.remoting.protocol.headers import PullMessage
-from kourou.remoting.protocol.registration import PERM_READ, TopicConfig
 from kourou.remoting.protocol.subscription import BadSubscriptionError, SubscriptionData
+from kourou.remoting.protocol.topic_config import PERM_READ, TopicConfig
 from kourou.store.config import BrokerRole
 from kourou.store.status import GetMessageResult, GetMessageStatus
 
@@ -189,6 +189,7 @@ class MessagePuller:
         gets.messages += result.message_count
         gets.calls += 1
         gets.size_bytes += result.buffer_total_size
+        gets.fall_behind_bytes = result.behind_bytes
         return 0 if self._is_simple else self._suggested_broker(result, access.group, 0)[0]
 
     def _answer_other(

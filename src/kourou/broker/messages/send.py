@@ -37,7 +37,7 @@ from kourou.remoting.connection import (
 from kourou.remoting.protocol.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.headers import ReplyMessage, SendMessage, SendMessageV2
-from kourou.remoting.protocol.registration import PERM_READ, PERM_WRITE, UNIT_FLAG, UNIT_SUB_FLAG, TopicConfig
+from kourou.remoting.protocol.topic_config import PERM_READ, PERM_WRITE, UNIT_FLAG, UNIT_SUB_FLAG, TopicConfig
 from kourou.store.config import BrokerRole
 from kourou.store.put import InnerMessage
 from kourou.store.queue.queue_store import LMQ_SEPARATOR, allows_lmq

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from kourou.broker.metrics import families
 from kourou.broker.metrics.lag import lags
 from kourou.broker.metrics.stats import OTHERS
-from kourou.broker.names import TIMER_TOPIC, is_system_group
+from kourou.broker.names import is_system_group
 from kourou.broker.services.transactions import HalfEvent
 from kourou.message import properties as names
-from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
+from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from kourou.remoting.metrics import (
     OVERFLOW,
     REFUSALS,
@@ -35,7 +35,6 @@ from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.mq_version import version_name
 from kourou.store.config import BrokerRole
-from kourou.store.dispatch import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from kourou.broker.server import Broker

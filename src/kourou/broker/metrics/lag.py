@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from kourou.broker.messages.filters import AnyFilter, filter_of
 from kourou.broker.messages.sql92 import BadExpressionError
 from kourou.message.topics import RETRY_PREFIX
-from kourou.remoting.protocol.registration import PERM_READ, PERM_WRITE, TopicConfig
 from kourou.remoting.protocol.subscription import BadSubscriptionError, SubscriptionData
+from kourou.remoting.protocol.topic_config import PERM_READ, PERM_WRITE, TopicConfig
 
 if TYPE_CHECKING:
     from kourou.broker.server import Broker

@@ -143,12 +143,11 @@ class QueuePuts:
 class QueueGets(QueuePuts):
     """What a group got from one queue, and how far it is behind. Hot."""
 
-    __slots__ = ("fall_behind_bytes", "fall_behind_ms")
+    __slots__ = ("fall_behind_bytes",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.fall_behind_bytes = 0  # GROUP_GET_FALL_SIZE
-        self.fall_behind_ms = 0  # GROUP_GET_FALL_TIME
+        self.fall_behind_bytes = 0  # when it last got something
 
 
 class TopicStats:

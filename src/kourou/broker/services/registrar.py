@@ -25,13 +25,8 @@ from kourou.remoting.connection import CallTimeoutError
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
-from kourou.remoting.protocol.registration import (
-    PERM_READ,
-    PERM_WRITE,
-    DataVersion,
-    Registration,
-    encode_registration,
-)
+from kourou.remoting.protocol.registration import Registration, encode_registration
+from kourou.remoting.protocol.topic_config import PERM_READ, PERM_WRITE, DataVersion
 
 if TYPE_CHECKING:
     from kourou.broker.server import Broker

@@ -22,11 +22,11 @@ from kourou.errors import BadMessageError, CorruptRecordError
 from kourou.message import properties as names
 from kourou.message import sysflag
 from kourou.message.codec import StoredMessage, split
-from kourou.message.properties import decode_properties, encode_properties
+from kourou.message.properties import encode_properties, read_property
+from kourou.message.topics import SCHEDULE_TOPIC
 from kourou.remoting.protocol import lenient_json
-from kourou.remoting.protocol.registration import DataVersion
+from kourou.remoting.protocol.topic_config import DataVersion
 from kourou.store.config import parse_delay_levels
-from kourou.store.dispatch import SCHEDULE_TOPIC
 from kourou.store.log.commit_log import MAX_PROPERTIES
 from kourou.store.put import InnerMessage, WaitingMessage
 from kourou.store.queue.consume_queue import QueueEntry
@@ -42,6 +42,7 @@ MAX_A_TURN = 256  # messages of a level delivered before others have their turn,
 MAX_TURN_S = 0.1
 MAX_BYTES_AT_ONCE = 1 << 20  # of messages that are put together
 RETRY_S = 0.1  # until a message that the store did not take is tried again
+GATHER_MS = 10  # at least, from one delivery to the next: messages that are put together cost half
 LOOK_S = 1.0  # how often a message that waits has the clock looked at: the machine may sleep
 MAX_TEXT = MAX_PROPERTIES // 4  # characters of a property string that surely fits, with its CRC
 UNUSUAL_FLAGS = sysflag.TRANSACTION_PREPARED | sysflag.INNER_BATCH
@@ -195,7 +196,7 @@ class DelayService:
             left_ms = store.look_at_clock().left_ms(
                 entry.tags_code, entry.physical_offset, self.delays_ms[level - 1]
             )
-            wait_s = min(max(left_ms, 1) / 1000, LOOK_S)
+            wait_s = min(max(left_ms, GATHER_MS) / 1000, LOOK_S)
             self._timers[level] = loop.call_later(wait_s, self._deliver, level)
         elif store.dispatcher.dispatched_offset < store.commit_log.max_offset:
             # What came last has no entry yet: nobody will tell when it has.
@@ -212,6 +213,7 @@ class DelayService:
     def _deliver_all(self, level: int, entries: list[QueueEntry]) -> bool:
         """Deliver messages; False where some have to be tried again."""
         store, waiting, size = self._broker.store, list[WaitingMessage](), 0
+        plain: dict[tuple[str, int], bool] = {}
         most_bytes = min(
             MAX_BYTES_AT_ONCE, store.commit_log.file_size // 2
         )  # topics may be longer than theirs
@@ -220,7 +222,10 @@ class DelayService:
             found = None if record is None else self._read(record, entry.physical_offset)
             if found is None:
                 continue  # there is none, or none that goes anywhere
-            if not self._is_plain(found):
+            place = found[0], found[1]
+            if place not in plain:
+                plain[place] = self._takes_many(*place)
+            if not plain[place] or _is_special(found):
                 if not (self._put_all(level, waiting, entry.queue_offset) and self._put_one(found)):
                     return False
                 waiting, size = [], 0
@@ -234,11 +239,7 @@ class DelayService:
             size += entry.size
         return self._put_all(level, waiting, entries[-1].queue_offset + 1)
 
-    def _is_plain(self, found: WaitingMessage) -> bool:
-        """Whether a message is nothing but a record of one queue, and surely fits one."""
-        topic, queue_id, header, _, text = found
-        if header[7] & UNUSUAL_FLAGS or "INNER_" in text or len(text) > MAX_TEXT:
-            return False
+    def _takes_many(self, topic: str, queue_id: int) -> bool:
         try:
             return self._broker.store.putter.takes_waiting(topic, queue_id)
         except BadMessageError:
@@ -252,8 +253,8 @@ class DelayService:
             log.error("a delayed message at %d cannot be read and is left out: %s", physical_offset, error)
             return None
         text = str(raw, "utf-8", "replace")
-        properties = decode_properties(text)
-        topic, queue_id = properties.get(names.REAL_TOPIC), properties.get(names.REAL_QUEUE_ID, "")
+        topic = read_property(text, names.REAL_TOPIC)
+        queue_id = read_property(text, names.REAL_QUEUE_ID) or ""
         if not topic or not queue_id.isdecimal():
             log.error("a delayed message at %d has no topic to go to and is left out", physical_offset)
             return None
@@ -322,3 +323,8 @@ def _identity(message: StoredMessage) -> _Identity:
 def _target(message: StoredMessage) -> tuple[str, int]:
     queue_id = message.properties.get(names.REAL_QUEUE_ID, "")
     return message.properties.get(names.REAL_TOPIC, ""), int(queue_id) if queue_id.isdecimal() else -1
+
+
+def _is_special(found: WaitingMessage) -> bool:
+    """Whether a message may be more than a record of one queue, or may not fit one."""
+    return bool(found[2][7] & UNUSUAL_FLAGS) or "INNER_" in found[4] or len(found[4]) > MAX_TEXT

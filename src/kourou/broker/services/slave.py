@@ -28,7 +28,7 @@ from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.headers import UpdateConsumerOffset
-from kourou.remoting.protocol.registration import DataVersion, TopicConfig
+from kourou.remoting.protocol.topic_config import DataVersion, TopicConfig
 from kourou.remoting.tls import TlsConfig, TlsMode
 from kourou.store.config import BrokerRole
 from kourou.store.timer.files import read_timer_checkpoint

@@ -18,10 +18,11 @@ from kourou.message import properties as names
 from kourou.message import sysflag
 from kourou.message.codec import StoredMessage
 from kourou.message.properties import encode_properties
+from kourou.message.topics import AUTO_CREATE_TOPIC
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
-from kourou.remoting.protocol.registration import PERM_WRITE
+from kourou.remoting.protocol.topic_config import PERM_WRITE
 
 if TYPE_CHECKING:
     from kourou.broker.server import Broker
@@ -106,7 +107,7 @@ class ActingMaster:
         queue_id = properties.get(names.REAL_QUEUE_ID, "")
         kept = {key: value for key, value in properties.items() if key not in _OWN}
         fields = {
-            "a": kept.get(names.PRODUCER_GROUP, PRODUCER_GROUP), "b": topic, "c": "TBW102", "d": "8",
+            "a": kept.get(names.PRODUCER_GROUP, PRODUCER_GROUP), "b": topic, "c": AUTO_CREATE_TOPIC, "d": "8",
             "e": str(int(queue_id) % queues if queue_id.isdecimal() else 0),
             "f": str(message.sys_flag & sysflag.COMPRESSED | kind), "g": str(message.born_timestamp),
             "h": str(message.flag), "i": encode_properties(kept), "j": str(message.reconsume_times),

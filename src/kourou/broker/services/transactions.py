@@ -24,22 +24,18 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from kourou.auth.rules import sending
-from kourou.broker.names import (
-    TRANS_CHECK_MAX_TIME_TOPIC,
-    TRANS_HALF_TOPIC,
-    TRANS_OP_HALF_TOPIC,
-    TRANSACTION_GROUP,
-)
+from kourou.broker.names import TRANSACTION_GROUP
 from kourou.errors import CorruptRecordError
 from kourou.message import properties as names
 from kourou.message import sysflag
 from kourou.message.codec import StoredMessage, decode, encode
 from kourou.message.host import pack_host
 from kourou.message.properties import encode_properties
+from kourou.message.topics import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.headers import CheckTransactionState, EndTransaction
-from kourou.remoting.protocol.registration import PERM_READ, PERM_WRITE
+from kourou.remoting.protocol.topic_config import PERM_READ, PERM_WRITE
 from kourou.store.put import InnerMessage
 from kourou.store.status import PutMessageResult, PutMessageStatus
 

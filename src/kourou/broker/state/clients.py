@@ -20,8 +20,8 @@ from kourou.clock import Clock
 from kourou.remoting.budgets import UNBOUND, Bound
 from kourou.remoting.connection import Connection
 from kourou.remoting.protocol.heartbeat import BROADCASTING, CONSUME_ACTIVELY, ConsumerData, Heartbeat
-from kourou.remoting.protocol.registration import PERM_READ, PERM_WRITE, UNIT_SUB_FLAG
 from kourou.remoting.protocol.subscription import SubscriptionData
+from kourou.remoting.protocol.topic_config import PERM_READ, PERM_WRITE, UNIT_SUB_FLAG
 
 log = logging.getLogger(__name__)
 

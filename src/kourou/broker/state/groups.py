@@ -29,7 +29,7 @@ from kourou.remoting.protocol.bodies import (
     read_text,
     read_texts,
 )
-from kourou.remoting.protocol.registration import DataVersion
+from kourou.remoting.protocol.topic_config import DataVersion
 from kourou.store.queue.queue_store import is_directory_name, is_lmq
 
 log = logging.getLogger(__name__)

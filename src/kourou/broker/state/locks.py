@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterable
 
 from kourou.clock import Clock
+from kourou.message.model import MessageQueue
 from kourou.remoting.budgets import UNBOUND, Bound
-from kourou.remoting.protocol.lenient_json import MessageQueue
 
 log = logging.getLogger(__name__)
 
@@ -73,10 +73,6 @@ class QueueLocks:
         if not locks:
             self._groups.pop(group, None)
 
-    def is_locked(self, group: str, queue: MessageQueue, client_id: str) -> bool:
-        """Whether a client holds a queue."""
-        return self.holder(group, queue) == client_id
-
     def holder(self, group: str, queue: MessageQueue) -> str | None:
         """The client that holds a queue."""
         lock = self._groups.get(group, {}).get(queue)
@@ -88,10 +84,6 @@ class QueueLocks:
         """Whether some client of a group holds a queue."""
         now_ms = self._clock.elapsed_ms()
         return any(not self._is_expired(lock, now_ms) for lock in self._groups.get(group, {}).values())
-
-    def drop_group(self, group: str) -> None:
-        """Forget the locks of a group."""
-        self.count -= len(self._groups.pop(group, ()))
 
     def expire(self) -> None:
         """Forget locks that count no more, so that groups that are gone leave nothing behind."""

@@ -25,7 +25,7 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.state.versions import next_version
 from kourou.clock import Clock
 from kourou.remoting.budgets import UNBOUND, Bound
-from kourou.remoting.protocol.registration import DataVersion
+from kourou.remoting.protocol.topic_config import DataVersion
 from kourou.store.queue.queue_store import LMQ_PREFIX
 
 log = logging.getLogger(__name__)
@@ -243,11 +243,6 @@ class ConsumerOffsets:
             self._recount()
             self.dirty = True
 
-    def clear_pull(self, group: str, topic: str) -> None:
-        """Forget how far a group has been sent a topic."""
-        self.pull_table.pop(topic + SEPARATOR + group, None)
-        self._recount()
-
     def remove_group(self, group: str) -> None:
         """Forget all offsets of a group."""
         self._remove(lambda topic, name: name == group)
@@ -262,24 +257,6 @@ class ConsumerOffsets:
         since = recovered_from if self._read_log_offset is None else self._read_log_offset
         for topic in deleted_after(deleted_at, since):
             self.remove_topic(topic)
-
-    def remove_unsubscribed(
-        self, is_subscribed: Callable[[str, str], bool], min_offset_of: MinOffsetOf
-    ) -> list[str]:
-        """Forget the offsets of groups (asked as group, topic) that subscribe no more and whose messages the
-        store has no more; their keys."""
-        gone = []
-        for topic, group in self._pairs():
-            queues = self.table[topic + SEPARATOR + group]
-            behind = all(offset <= min_offset_of(topic, queue_id) for queue_id, offset in queues.items())
-            if queues and behind and not is_subscribed(group, topic):
-                gone.append(topic + SEPARATOR + group)
-        for key in gone:
-            log.warning("offsets of %s are forgotten: nobody subscribes, and the messages are gone", key)
-            del self.table[key]
-            self.dirty = True
-        self._recount()
-        return gone
 
     def _remove(self, matches: Callable[[str, str], bool]) -> None:
         tables: tuple[dict[str, Any], ...] = (self.table, self._resets, self.pull_table, self.lmq_table)

@@ -15,15 +15,14 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.state.attributes import BATCH_CQ, QUEUE_TYPE, TOPIC_ATTRIBUTES, apply_changes
 from kourou.broker.state.versions import next_version, page_of
 from kourou.clock import Clock
+from kourou.message import topics as known
 from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
 from kourou.remoting.budgets import UNBOUND, Bound
 from kourou.remoting.protocol import lenient_json
-from kourou.remoting.protocol.registration import (
+from kourou.remoting.protocol.topic_config import (
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
-    UNIT_FLAG,
-    UNIT_SUB_FLAG,
     DataVersion,
     TopicConfig,
 )
@@ -61,9 +60,9 @@ class TopicTable:
         self.on_change: OnChange | None = None
         own = list(_own_topics(config))
         if timer_wheel_enable:
-            own.append(TopicConfig(names.TIMER_TOPIC, 1, 1))
+            own.append(TopicConfig(known.TIMER_TOPIC, 1, 1))
         self.topics: dict[str, TopicConfig] = {topic.name: topic for topic in own}
-        self._system_topics = names.SYSTEM_TOPICS | self.topics.keys()
+        self._system_topics = known.SYSTEM_TOPICS | self.topics.keys()
         self._encoded: dict[str, tuple[TopicConfig, bytes]] = {}  # as `encode` found them last
 
     # Questions
@@ -77,7 +76,7 @@ class TopicTable:
 
     def is_system_topic(self, name: str) -> bool:
         """Whether a topic belongs to the broker."""
-        return name in self._system_topics or name.startswith(names.SYSTEM_TOPIC_PREFIX)
+        return name in self._system_topics or name.startswith(known.SYSTEM_PREFIX)
 
     def system_topics(self) -> set[str]:
         """The names that belong to the broker, whether or not there is such a topic."""
@@ -111,7 +110,7 @@ class TopicTable:
         if pattern is None:
             log.warning("%s: no topic %s, for there is no %s", remote_address, topic, default_topic)
             return None
-        if default_topic == names.AUTO_CREATE_TOPIC and not self._config.auto_create_topic_enable:
+        if default_topic == known.AUTO_CREATE_TOPIC and not self._config.auto_create_topic_enable:
             pattern = self.topics[default_topic] = replace(pattern, perm=_READ_WRITE)
         if not pattern.perm & PERM_INHERIT:
             log.warning("%s: no topic %s, for %s has no heirs", remote_address, topic, default_topic)
@@ -215,20 +214,6 @@ class TopicTable:
             self.topics.update({topic.name: topic for topic in marked})
             self._changed({topic.name for topic in marked})
 
-    def update_unit_flag(self, name: str, unit: bool) -> None:
-        """Say whether a topic belongs to a unit."""
-        self._set_flag(name, UNIT_FLAG, unit)
-
-    def update_unit_sub_flag(self, name: str, has_unit_sub: bool) -> None:
-        """Say whether consumers of units subscribe to a topic."""
-        self._set_flag(name, UNIT_SUB_FLAG, has_unit_sub)
-
-    def _set_flag(self, name: str, flag: int, on: bool) -> None:
-        topic = self.topics.get(name)
-        if topic is not None:
-            flags = topic.topic_sys_flag | flag if on else topic.topic_sys_flag & ~flag
-            self._put(replace(topic, topic_sys_flag=flags))
-
     def _put(self, *topics: TopicConfig) -> None:
         self.topics.update({topic.name: topic for topic in topics})
         for _ in topics[1:]:  # a version for each, as in Java
@@ -281,20 +266,20 @@ def _own_topics(config: BrokerConfig) -> Iterable[TopicConfig]:
 
     cluster, broker = config.broker_cluster_name, config.broker_name
     default_queues, revive_queues = config.default_topic_queue_nums, config.revive_queue_num
-    yield TopicConfig(names.SELF_TEST_TOPIC, 1, 1)
+    yield TopicConfig(known.SELF_TEST_TOPIC, 1, 1)
     if config.auto_create_topic_enable:
-        yield TopicConfig(names.AUTO_CREATE_TOPIC, default_queues, default_queues, perm(True))
-    yield TopicConfig(names.BENCHMARK_TOPIC, 1024, 1024)
+        yield TopicConfig(known.AUTO_CREATE_TOPIC, default_queues, default_queues, perm(True))
+    yield TopicConfig(known.BENCHMARK_TOPIC, 1024, 1024)
     yield TopicConfig(cluster, perm=perm(config.cluster_topic_enable))
     yield TopicConfig(broker, 1, 1, perm(config.broker_topic_enable))
-    yield TopicConfig(names.OFFSET_MOVED_EVENT, 1, 1)
-    yield TopicConfig(names.SCHEDULE_TOPIC, _SCHEDULE_QUEUES, _SCHEDULE_QUEUES)
+    yield TopicConfig(known.OFFSET_MOVED_EVENT, 1, 1)
+    yield TopicConfig(known.SCHEDULE_TOPIC, _SCHEDULE_QUEUES, _SCHEDULE_QUEUES)
     if config.trace_topic_enable:
         yield TopicConfig(config.msg_trace_topic_name, 1, 1)
     yield TopicConfig(f"{cluster}_{names.REPLY_TOPIC_POSTFIX}", 1, 1)
-    yield TopicConfig(names.REVIVE_TOPIC_PREFIX + cluster, revive_queues, revive_queues)
-    yield TopicConfig(names.SYNC_BROKER_MEMBER_PREFIX + broker, 1, 1, PERM_INHERIT)
-    yield TopicConfig(names.TRANS_HALF_TOPIC, 1, 1)
-    yield TopicConfig(names.TRANS_OP_HALF_TOPIC, 1, 1)
-    yield TopicConfig(names.ROCKSDB_TRANS_HALF_TOPIC, 1, 1)
-    yield TopicConfig(names.ROCKSDB_TRANS_OP_HALF_TOPIC, 1, 1)
+    yield TopicConfig(known.REVIVE_TOPIC_PREFIX + cluster, revive_queues, revive_queues)
+    yield TopicConfig(known.SYNC_BROKER_MEMBER_PREFIX + broker, 1, 1, PERM_INHERIT)
+    yield TopicConfig(known.TRANS_HALF_TOPIC, 1, 1)
+    yield TopicConfig(known.TRANS_OP_HALF_TOPIC, 1, 1)
+    yield TopicConfig(known.ROCKSDB_TRANS_HALF_TOPIC, 1, 1)
+    yield TopicConfig(known.ROCKSDB_TRANS_OP_HALF_TOPIC, 1, 1)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from kourou.remoting.protocol import lenient_json
-from kourou.remoting.protocol.registration import DataVersion
+from kourou.remoting.protocol.topic_config import DataVersion
 
 T = TypeVar("T")
 

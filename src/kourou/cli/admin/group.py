@@ -208,7 +208,7 @@ def status(
 ) -> None:
     """Show what the clients of a group do now: queues, cached messages, speed."""
     from kourou.admin import Admin
-    from kourou.remoting.protocol.lenient_json import MessageQueue
+    from kourou.message.model import MessageQueue
 
     async def work(admin: Admin) -> dict[str, dict[str, Any]]:
         if client is None:

@@ -105,7 +105,7 @@ def send(
 ) -> None:
     """Send one message; `kourou send` sends many."""
     from kourou.message import Message
-    from kourou.remoting.protocol.lenient_json import MessageQueue
+    from kourou.message.model import MessageQueue
 
     if (broker is None) != (queue is None):
         raise typer.BadParameter("a queue is named by its broker and its number: give --broker and --queue")
@@ -225,7 +225,7 @@ def by_offset(
     json: AsJson = False,
 ) -> None:
     """Show the message at an offset of a queue."""
-    from kourou.remoting.protocol.lenient_json import MessageQueue
+    from kourou.message.model import MessageQueue
 
     chosen = MessageQueue(topic, broker, queue)
     found = run(namesrv, lambda admin: admin.messages.by_queue_offset(chosen, offset))

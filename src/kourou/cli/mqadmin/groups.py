@@ -21,8 +21,9 @@ from kourou.cli.mqadmin.verbs import (
     plain_time,
 )
 from kourou.cli.output import printable
+from kourou.message.model import MessageQueue
+from kourou.message.topics import TIMER_TOPIC
 from kourou.remoting.protocol import lenient_json
-from kourou.remoting.protocol.lenient_json import MessageQueue
 
 if TYPE_CHECKING:
     from kourou.admin import Admin
@@ -303,7 +304,7 @@ async def _reset_offset_by_time(admin: Admin, given: Flags) -> None:
 
 
 def _lmq_route(topic: str, given: Flags) -> str | None:
-    is_hidden = topic.startswith("%LMQ%") or topic == "rmq_sys_wheel_timer"
+    is_hidden = topic.startswith("%LMQ%") or topic == TIMER_TOPIC
     return given.get("c") if is_hidden else None
 
 

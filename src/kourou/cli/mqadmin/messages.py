@@ -25,11 +25,11 @@ from kourou.cli.mqadmin.verbs import (
     temporary,
 )
 from kourou.client.consume.received import MessageBatch, ReceivedMessage
-from kourou.client.namespace import TRACE_TOPIC
 from kourou.errors import KourouError
 from kourou.message import properties as names
 from kourou.message.host import format_host
-from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.message.model import MessageQueue
+from kourou.message.topics import TRACE_TOPIC
 from kourou.remoting.protocol.subscription import ALL
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kourou.cli.mqadmin.verbs import BadFlagsError, Flags, Verb, flags, java_receipt, line
 from kourou.errors import KourouError
 from kourou.message import Message
-from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.message.model import MessageQueue
 
 if TYPE_CHECKING:
     from kourou.admin import Admin

@@ -15,7 +15,7 @@ import typer
 
 from kourou.cli.output import printable
 from kourou.message.host import format_host
-from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.message.model import MessageQueue
 
 if TYPE_CHECKING:
     from kourou.admin import Admin

@@ -23,12 +23,12 @@ from kourou.client.consume.pulling import Puller, PullStatus
 from kourou.client.consume.strategies import AVERAGE, Strategy
 from kourou.client.core import ClientCore, ClientError, NoRouteError, RefusedError
 from kourou.errors import KourouError
+from kourou.message.model import MessageQueue
 from kourou.message.topics import RETRY_PREFIX
 from kourou.remoting.connection import ConnectionLostError
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.headers import ConsumerGroupName, GetMaxOffset, QueueOfTopic, SearchOffset
-from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.remoting.protocol.subscription import SubscriptionData
 
 log = logging.getLogger(__name__)

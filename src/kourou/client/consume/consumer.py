@@ -39,7 +39,7 @@ from kourou.client.consume.stats import ConsumeEvent, ConsumerStats
 from kourou.client.consume.subscriptions import Sql as Sql
 from kourou.client.consume.subscriptions import as_subscriptions, build_subscription
 from kourou.client.core import ClientCore, ClientError, local_ip, make_client_id
-from kourou.client.namespace import TRACE_TOPIC, wrap
+from kourou.client.namespace import wrap
 from kourou.client.options import ConsumerOptions, takes
 from kourou.client.produce.producer import Producer, start_tracer
 from kourou.client.signals import stop_on_signals
@@ -48,12 +48,12 @@ from kourou.client.validators import check_delay_level
 from kourou.errors import KourouError
 from kourou.message import Message
 from kourou.message import properties as names
-from kourou.message.topics import RETRY_PREFIX
+from kourou.message.model import MessageQueue
+from kourou.message.topics import RETRY_PREFIX, TRACE_TOPIC
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode
 from kourou.remoting.protocol.headers import ConsumerSendMsgBack
 from kourou.remoting.protocol.heartbeat import BROADCASTING, CLUSTERING, CONSUME_PASSIVELY, ConsumerData
-from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.remoting.protocol.subscription import TAG, SubscriptionData
 
 log = logging.getLogger(__name__)

@@ -16,10 +16,10 @@ from typing import Protocol
 from kourou.client.core import ClientCore, ClientError, RefusedError
 from kourou.errors import KourouError
 from kourou.files import write_atomically
+from kourou.message.model import MessageQueue
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.headers import QueryConsumerOffset, UpdateConsumerOffset
-from kourou.remoting.protocol.lenient_json import MessageQueue
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import time
 from collections import deque
 
 from kourou.client.consume.received import MessageBatch, ReceivedMessage, held_bytes
-from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.message.model import MessageQueue
 
 LOCK_LIVES_S = 30.0  # a lock that was not renewed for this long is not trusted (the broker's live 60 s)
 

@@ -30,11 +30,11 @@ from kourou.client.namespace import wrap
 from kourou.client.options import PullConsumerOptions, check_queues, check_seconds, takes
 from kourou.client.signals import stop_on_signals
 from kourou.client.validators import is_whole
+from kourou.message.model import MessageQueue
 from kourou.remoting.connection import Connection
 from kourou.remoting.protocol.codes import RequestCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.heartbeat import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
-from kourou.remoting.protocol.lenient_json import MessageQueue
 
 
 class PullConsumer:

@@ -10,9 +10,9 @@ import orjson
 from kourou.client.consume.received import MessageBatch
 from kourou.client.core import ClientCore, NoRouteError, RefusedError
 from kourou.client.routes import MASTER_ID
+from kourou.message.model import MessageQueue
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import LANGUAGE, VERSION, RemotingCommand
-from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.remoting.protocol.subscription import SubscriptionData
 
 SUSPEND_S = 15.0  # how long a broker keeps a pull that finds nothing

@@ -19,8 +19,8 @@ from kourou.message import properties as names
 from kourou.message import sysflag
 from kourou.message.codec import StoredMessage, decode
 from kourou.message.compression import MAX_MESSAGE_BYTES, CompressionType, compress, decompress
+from kourou.message.model import MessageQueue
 from kourou.message.topics import RETRY_PREFIX
-from kourou.remoting.protocol.lenient_json import MessageQueue
 
 if TYPE_CHECKING:
     from kourou.remoting.protocol.subscription import SubscriptionData

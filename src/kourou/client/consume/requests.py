@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from kourou.client.consume.received import MessageBatch, ReconsumeLater
+from kourou.message.model import MessageQueue
 from kourou.remoting.connection import Connection
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.bodies import read_body
@@ -24,7 +25,6 @@ from kourou.remoting.protocol.headers import (
     GetConsumerStatus,
     ResetOffset,
 )
-from kourou.remoting.protocol.lenient_json import MessageQueue
 
 if TYPE_CHECKING:
     from kourou.client.consume.consumer import Consumer

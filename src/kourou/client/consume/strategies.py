@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from kourou.client.core import ClientError
-from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.message.model import MessageQueue
 
 log = logging.getLogger(__name__)
 

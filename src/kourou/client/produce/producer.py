@@ -23,7 +23,7 @@ from kourou.client.core import (
     local_ip,
     make_client_id,
 )
-from kourou.client.namespace import TRACE_TOPIC, wrap
+from kourou.client.namespace import wrap
 from kourou.client.options import ProducerOptions, check_seconds, takes
 from kourou.client.produce.batches import batch_ids, frame_of, split_batch
 from kourou.client.produce.publication import Publication, Publications, RequestOptions, Select
@@ -51,13 +51,13 @@ from kourou.message import Message, decode_offset_message_id, properties, sysfla
 from kourou.message.batch import encode_batch
 from kourou.message.compression import compress
 from kourou.message.ids import UniqueIdGenerator
+from kourou.message.model import MessageQueue
 from kourou.message.properties import java_hash
 from kourou.message.recall import RecallHandle
-from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
+from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX, TRACE_TOPIC
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.headers import EndTransaction, RecallMessage
-from kourou.remoting.protocol.lenient_json import MessageQueue
 
 log = logging.getLogger(__name__)
 

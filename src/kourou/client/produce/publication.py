@@ -23,10 +23,10 @@ from kourou.client.routes import TopicRoute
 from kourou.client.validators import check_send_topic
 from kourou.errors import KourouError
 from kourou.message import Message
+from kourou.message.model import MessageQueue
 from kourou.message.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from kourou.remoting.protocol.codes import RequestCode
 from kourou.remoting.protocol.command import JSON, LANGUAGE, VERSION, RemotingCommand, frame_head
-from kourou.remoting.protocol.lenient_json import MessageQueue
 
 Select = Callable[[Sequence[MessageQueue]], MessageQueue]
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from kourou.client.core import ClientError, RefusedError
 from kourou.errors import KourouError
 from kourou.message import Message, properties
+from kourou.message.model import MessageQueue
 from kourou.remoting.protocol.codes import ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
-from kourou.remoting.protocol.lenient_json import MessageQueue
 
 SEND_OK = "SEND_OK"
 DEFAULT_REGION = "DefaultRegion"

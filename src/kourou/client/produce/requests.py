@@ -19,11 +19,11 @@ from kourou.client.core import ClientError
 from kourou.message import Message, parse_host
 from kourou.message import properties as names
 from kourou.message.codec import MAGIC_V1, body_crc
+from kourou.message.model import MessageQueue
 from kourou.message.properties import decode_properties
 from kourou.remoting.connection import Connection
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.headers import ReplyMessage
-from kourou.remoting.protocol.lenient_json import MessageQueue
 
 log = logging.getLogger(__name__)
 

@@ -22,11 +22,11 @@ from kourou.client.namespace import unwrap
 from kourou.client.produce.receipts import SendReceipt
 from kourou.message import Message, properties, sysflag
 from kourou.message.codec import decode
+from kourou.message.model import MessageQueue
 from kourou.remoting.connection import Connection
 from kourou.remoting.protocol.codes import RequestCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.headers import CheckTransactionState, EndTransaction
-from kourou.remoting.protocol.lenient_json import MessageQueue
 
 log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from kourou.console.views.components import (
 )
 from kourou.console.views.table import Column, DataTable
 from kourou.console.views.view import View, from_path, group_url, to_path
-from kourou.remoting.protocol.registration import TopicConfig
+from kourou.remoting.protocol.topic_config import TopicConfig
 
 
 async def draw(view: View, name: str) -> None:

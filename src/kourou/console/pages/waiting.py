@@ -17,10 +17,8 @@ from kourou.console.views.components import Section, card, empty, page_title
 from kourou.console.views.table import Column, DataTable
 from kourou.console.views.view import View
 from kourou.message import properties as names
+from kourou.message.topics import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-TIMER_TOPIC = "rmq_sys_wheel_timer"
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 _LEVEL = "scheduleMessageOffset_"
 
@@ -81,10 +79,10 @@ async def _timers(admin: Admin) -> Waiting:
 
 async def _half(admin: Admin) -> Waiting:
     """The half messages behind the last that was decided with all before it; some may be decided too."""
-    messages = await _read(admin, HALF_TOPIC)
+    messages = await _read(admin, TRANS_HALF_TOPIC)
     if not messages:
         return Waiting()
-    progress = await admin.groups.progress(TRANSACTION_GROUP, HALF_TOPIC)
+    progress = await admin.groups.progress(TRANSACTION_GROUP, TRANS_HALF_TOPIC)
     decided = {(one.broker_name, one.queue_id): one.consumer_offset for one in progress.queues}
     return Waiting(
         [one for one in messages if one.queue_offset >= decided.get((one.broker_name, one.queue_id), 0)]

@@ -21,10 +21,10 @@ from kourou.inspect.directory import StoreDirectory
 from kourou.inspect.queue_files import BLANK_SIZE, QueueFile, QueueFiles
 from kourou.inspect.rows import Rows, to_number
 from kourou.message import properties as names
-from kourou.store.dispatch import SCHEDULE_TOPIC
+from kourou.message.topics import RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX
 from kourou.store.log.mapped_file import last_used
 from kourou.store.queue.consume_queue_ext import MAX_ADDRESS, ConsumeQueueExt
-from kourou.store.queue.queue_store import LMQ_SEPARATOR, RETRY_PREFIX, SYSTEM_PREFIX, is_lmq
+from kourou.store.queue.queue_store import LMQ_SEPARATOR, is_lmq
 
 Integers = NDArray[np.int64]
 

@@ -10,29 +10,13 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
+from kourou.message.model import MessageQueue
+
 MAX_DEPTH = 64  # no body of RocketMQ nests deeper than a handful
-
-
-class MessageQueue(NamedTuple):
-    """A queue of a topic on a broker; a key of many bodies."""
-
-    topic: str
-    broker_name: str
-    queue_id: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The queue as bodies have it."""
-        return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
-
-    @classmethod
-    def from_json(cls, value: Any) -> MessageQueue:
-        """The queue of a body, or of the text of a key."""
-        value = loads(value.encode()) if isinstance(value, str) else value
-        return cls(value["topic"], value["brokerName"], int(value["queueId"]))
 
 
 def dumps(value: Any) -> bytes:

@@ -27,6 +27,7 @@ from typing import Any
 from kourou.errors import KourouError
 from kourou.remoting.budgets import BudgetSpentError
 from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.topic_config import DataVersion, TopicConfig, as_long, texts
 
 # Positions in Java's MQVersion
 V3_0_11 = 37
@@ -37,88 +38,16 @@ V5_0_0 = 413
 MAX_TOKENS = 1_000_000  # of one that is not strict JSON
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
 
-PERM_INHERIT = 1
-PERM_WRITE = 2
-PERM_READ = 4
-UNIT_FLAG, UNIT_SUB_FLAG = (
-    1,
-    2,
-)  # of a topic's sysFlag: it belongs to a unit; consumers of units subscribe to it
-SINGLE_TAG = "SINGLE_TAG"
-
 
 class BadRegistrationError(KourouError):
     """A body that does not say which topics a broker has."""
 
 
 @dataclass(frozen=True, slots=True)
-class DataVersion:
-    """How old a broker's topics are: equal versions, equal topics."""
-
-    counter: int = 0
-    state_version: int = 0
-    timestamp: int = 0
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> DataVersion:
-        """The version in a body."""
-        return cls(
-            as_long(value.get("counter", 0)),
-            as_long(value.get("stateVersion", 0)),
-            as_long(value.get("timestamp", 0)),
-        )
-
-    def to_json(self) -> dict[str, int]:
-        """The version as a body has it."""
-        return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp}
-
-
-@dataclass(frozen=True, slots=True)
-class TopicConfig:
-    """A topic of a broker. Order and attributes are kept as received; routes do not carry them."""
-
-    name: str
-    read_queue_nums: int = 16
-    write_queue_nums: int = 16
-    perm: int = PERM_READ | PERM_WRITE
-    topic_sys_flag: int = 0
-    order: bool = False
-    attributes: Mapping[str, str] = field(default_factory=dict)
-    topic_filter_type: str = SINGLE_TAG
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any], name: str = "") -> TopicConfig:
-        """A topic of topics.json or of a body; TypeError or ValueError where it is none."""
-        return cls(
-            _text(value.get("topicName") or name),
-            as_long(value.get("readQueueNums", 16)),
-            as_long(value.get("writeQueueNums", 16)),
-            as_long(value.get("perm", PERM_READ | PERM_WRITE)),
-            as_long(value.get("topicSysFlag", 0)),
-            bool(value.get("order", False)),
-            _texts(value.get("attributes") or {}),
-            _text(value.get("topicFilterType") or SINGLE_TAG),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """The topic as topics.json and bodies have it."""
-        return {
-            "attributes": dict(self.attributes),
-            "order": self.order,
-            "perm": self.perm,
-            "readQueueNums": self.read_queue_nums,
-            "topicFilterType": self.topic_filter_type,
-            "topicName": self.name,
-            "topicSysFlag": self.topic_sys_flag,
-            "writeQueueNums": self.write_queue_nums,
-        }
-
-
-@dataclass(frozen=True, slots=True)
 class Registration:
     """The topics of a broker and how old they are."""
 
-    data_version: DataVersion = DataVersion()
+    data_version: DataVersion = field(default_factory=DataVersion)
     topics: Mapping[str, TopicConfig] = field(default_factory=dict)
     queue_mappings: Mapping[str, dict[str, Any]] = field(default_factory=dict)  # of static topics
     filter_servers: list[str] | None = None
@@ -222,7 +151,7 @@ def _topic_of_line(line: str) -> TopicConfig:
     kept: dict[str, str] = {}
     if attributes and attributes[0]:
         with contextlib.suppress(ValueError, TypeError):  # as Java: the topic is good without them
-            kept = _texts(lenient_json.loads(attributes[0].encode()))
+            kept = texts(lenient_json.loads(attributes[0].encode()))
     return TopicConfig(
         name,
         as_long(read_queues),
@@ -231,26 +160,6 @@ def _topic_of_line(line: str) -> TopicConfig:
         attributes=kept,
         topic_filter_type=filter_type,
     )
-
-
-def as_long(value: Any) -> int:
-    """A number of 64 bits, as Java's are; ValueError where it is more. JSON has no more either."""
-    number = int(value)
-    if not -(1 << 63) <= number < 1 << 63:
-        raise ValueError(f"{str(value)[:40]} is more than 64 bits hold")
-    return number
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{str(value)[:80]!r} is no text")
-    return value
-
-
-def _texts(value: Any) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise TypeError(f"{str(value)[:80]!r} is no object")
-    return {str(name): str(text) for name, text in value.items() if text is not None}
 
 
 def _mapping(info: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kourou.errors import ConfigError
-from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.message.model import MessageQueue
 from kourou.spark.jobs.archive_place import Place, State
 from kourou.spark.jobs.archive_write import DayWriter, File, Writing, write_anew
 from kourou.spark.jobs.inputs import Input

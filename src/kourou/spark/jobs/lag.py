@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from kourou.errors import ConfigError
 from kourou.inspect.directory import StoreDirectory
+from kourou.message.model import MessageQueue
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode
-from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.spark.channel import call
 from kourou.spark.cluster import ClusterView, UnknownTopicError
 from kourou.spark.jobs.inputs import Input

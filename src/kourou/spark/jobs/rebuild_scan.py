@@ -28,13 +28,14 @@ from kourou.inspect.rebuild import salvage
 from kourou.message import properties as names
 from kourou.message.scan import records as scan
 from kourou.message.scan.records import Integers
+from kourou.message.topics import DELETION_TOPIC
 from kourou.store.bulk_dispatch import BulkDispatcher
 from kourou.store.config import MessageStoreConfig
 from kourou.store.dispatch import DispatchRequest
 from kourou.store.index.index_file import IndexService
 from kourou.store.log.disk import OsDisk
 from kourou.store.queue.consume_queue import ConsumeQueue
-from kourou.store.queue.queue_store import DELETION_TOPIC, AnyQueue, ConsumeQueueStore
+from kourou.store.queue.queue_store import AnyQueue, ConsumeQueueStore
 
 ENTRIES = np.dtype(
     [

@@ -22,7 +22,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.message.model import MessageQueue
 from kourou.remoting.tls import TlsConfig
 from kourou.spark.channel import NetSettings, channel_to
 from kourou.spark.cluster import Bounds, ClusterView

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kourou.errors import ConfigError
-from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.message.model import MessageQueue
 from kourou.spark.cluster import Bounds, ClusterView
 from kourou.spark.options import OptionError, Options
 from kourou.spark.read.pull import OffsetsGoneError

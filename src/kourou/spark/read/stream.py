@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from kourou.errors import KourouError
-from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.message.model import MessageQueue
 from kourou.spark.channel import close_channels
 from kourou.spark.cluster import Bounds, ClusterView
 from kourou.spark.options import OptionError, Options

@@ -18,16 +18,16 @@ from kourou.client.routes import TopicRoute
 from kourou.errors import BadMessageError, KourouError
 from kourou.message import Message
 from kourou.message.batch import encode_in_batch
+from kourou.message.model import MessageQueue
 from kourou.message.properties import DELAY_TIME_LEVEL, TIMER_DELIVER_MS, encode_properties, java_hash
+from kourou.message.topics import AUTO_CREATE_TOPIC
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
-from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.spark.channel import AnsweredError, Channel, ChannelError, channel_to
 from kourou.spark.cluster import ClusterView, UnknownTopicError
 
 log = logging.getLogger(__name__)
 
-DEFAULT_TOPIC = "TBW102"  # the route of topics that their first message makes
 DEFAULT_QUEUES = 4
 BATCH_BYTES = 256 * 1024
 BATCH_RECORDS = 1000
@@ -190,7 +190,7 @@ class BatchSender:
             try:
                 route = self._cluster.route(topic)
             except UnknownTopicError:
-                default = self._cluster.route(DEFAULT_TOPIC)
+                default = self._cluster.route(AUTO_CREATE_TOPIC)
                 queues = tuple(
                     queue._replace(topic=topic)
                     for queue in default.write_queues
@@ -286,7 +286,7 @@ class BatchSender:
         self.requests += 1
         queue, single = batch.queue, batch.single
         fields = {
-            "a": self._group, "b": queue.topic, "c": DEFAULT_TOPIC, "d": str(DEFAULT_QUEUES),
+            "a": self._group, "b": queue.topic, "c": AUTO_CREATE_TOPIC, "d": str(DEFAULT_QUEUES),
             "e": str(queue.queue_id), "f": str(batch.sys_flag), "g": str(time.time_ns() // 1_000_000),
             "h": "0", "i": "", "j": "0", "k": "false", "m": "false", "n": queue.broker_name,
         }  # fmt: skip

@@ -32,11 +32,11 @@ from kourou.files import write_atomically
 from kourou.message import Message, codec, sysflag
 from kourou.message import properties as names
 from kourou.message.ids import decode_offset_message_id
+from kourou.message.model import MessageQueue
 from kourou.message.scan.records import find_records
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.headers import EndTransaction, QueryMessage
-from kourou.remoting.protocol.lenient_json import MessageQueue
 from kourou.spark.channel import AnsweredError, Channel, channel_to, retrying
 from kourou.spark.cluster import ClusterView
 from kourou.spark.write.send import BatchSender

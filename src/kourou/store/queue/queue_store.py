@@ -11,6 +11,14 @@ import orjson
 from kourou.errors import BadMessageError, KourouError
 from kourou.message import properties as names
 from kourou.message.codec import StoredMessage
+from kourou.message.topics import (
+    DELETION_TOPIC,
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SYSTEM_PREFIX,
+    is_system_topic,
+)
 from kourou.store.config import MessageStoreConfig
 from kourou.store.dispatch import DispatchRequest
 from kourou.store.log.disk import Disk
@@ -22,32 +30,12 @@ log = logging.getLogger(__name__)
 
 LMQ_PREFIX = "%LMQ%"
 LMQ_SEPARATOR = ","
-RETRY_PREFIX = "%RETRY%"
-DLQ_PREFIX = "%DLQ%"
-SYSTEM_PREFIX = "rmq_sys_"
-# Kourou's own. A message of this topic says that the topic named by its KEYS ends there in the log: recovery
-# and slaves remove the topic's queues when they come to it, and records after it begin new ones.
-DELETION_TOPIC = SYSTEM_PREFIX + "KOUROU_TOPIC_DELETED"
 QUEUE_FOLDERS = ("consumequeue", "batchconsumequeue", "consumequeue_ext")
 DELETED_FOLDER = "deleted"  # where directories of deleted topics go before they are removed
 MAX_QUEUE_ID = 0x7FFFFFFF
 MAX_NAME_BYTES = 255  # of a topic: the longest name that file systems take
-# Topics of the broker itself: their queues are kept when all their messages are gone.
-SYSTEM_TOPICS = frozenset(
-    {
-        "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
-        "CHECKPOINT_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
-    }
-)  # fmt: skip
-
 AnyQueue = ConsumeQueue | BatchConsumeQueue
 BitmapOf = Callable[[DispatchRequest], bytes | None]
-
-
-def is_system_topic(topic: str) -> bool:
-    """Whether a topic belongs to the broker."""
-    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
 
 
 def is_lmq(name: str) -> bool:
@@ -65,7 +53,7 @@ def allows_lmq(topic: str) -> bool:
 
     One that comes back from a consumer has the names still, from its first time, and is in them already.
     """
-    return not topic.startswith((RETRY_PREFIX, DLQ_PREFIX, SYSTEM_PREFIX)) and topic != "SCHEDULE_TOPIC_XXXX"
+    return not topic.startswith((RETRY_PREFIX, DLQ_PREFIX, SYSTEM_PREFIX)) and topic != SCHEDULE_TOPIC
 
 
 class ConsumeQueueStore:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
-from kourou.broker.names import SYSTEM_TOPIC_PREFIX
 from kourou.broker.state.versions import next_version
 from kourou.clock import Clock
 from kourou.message import java_hash
+from kourou.message.topics import SYSTEM_PREFIX
 from kourou.remoting.protocol import lenient_json
-from kourou.remoting.protocol.registration import DataVersion
+from kourou.remoting.protocol.topic_config import DataVersion
 from kourou.store.queue.queue_store import is_lmq
 
 
@@ -63,7 +63,7 @@ class TimerMetrics:
     def keep(self, topics: Container[str]) -> None:
         """Forget topics that are not there any more; those of the broker and light queues stay."""
         for topic in list(self.counts):
-            if topic not in topics and not topic.startswith(SYSTEM_TOPIC_PREFIX) and not is_lmq(topic):
+            if topic not in topics and not topic.startswith(SYSTEM_PREFIX) and not is_lmq(topic):
                 del self.counts[topic]
                 self.dirty = True
 

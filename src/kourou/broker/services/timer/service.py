@@ -27,7 +27,6 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from kourou.broker.names import TIMER_TOPIC
 from kourou.broker.services.schedule import LOOK_S
 from kourou.broker.services.timer.deliveries import DeliveredBefore
 from kourou.broker.services.timer.metrics import TimerMetrics
@@ -38,6 +37,7 @@ from kourou.message import java_hash, sysflag
 from kourou.message import properties as names
 from kourou.message.codec import StoredMessage, decode
 from kourou.message.properties import encode_properties
+from kourou.message.topics import TIMER_TOPIC
 from kourou.store.config import BrokerRole
 from kourou.store.put import InnerMessage
 from kourou.store.queue.consume_queue import QueueEntry

@@ -10,7 +10,7 @@ from kourou.console.texts import t
 from kourou.console.views.components import Section, code, dialog, facts
 from kourou.console.views.table import Column, DataTable
 from kourou.console.views.view import View
-from kourou.remoting.protocol.lenient_json import MessageQueue
+from kourou.message.model import MessageQueue
 
 
 def client_dialog(view: View, group: str, client_id: str) -> None:
