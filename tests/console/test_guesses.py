@@ -12,12 +12,9 @@ from urllib.parse import urlencode
 import pytest
 from fastapi import FastAPI
 
-from kourou.console import guesses as module
 from kourou.console.config import ConsoleConfig
-from kourou.console.door.login import add_login
-from kourou.console.door.sessions import Access
-from kourou.console.door.users import Role, Users
-from kourou.console.guesses import (
+from kourou.console.door import guesses as module
+from kourou.console.door.guesses import (
     FREE_TRIES,
     MANY_TRIES,
     MAX_AT_ONCE,
@@ -26,6 +23,9 @@ from kourou.console.guesses import (
     Guesses,
     origin_of,
 )
+from kourou.console.door.login import add_login
+from kourou.console.door.sessions import Access
+from kourou.console.door.users import Role, Users
 
 PASSWORD = "correct horse"
 GUESSER, ELSEWHERE, PROXY = "192.0.2.66", "192.0.2.7", "10.0.0.1"

@@ -7,7 +7,7 @@ import string
 from pathlib import Path
 
 from kourou.console import pages
-from kourou.console.texts_zh import CHINESE
+from kourou.console.texts import CHINESE
 
 PACKAGE = Path(pages.__file__).resolve().parent.parent
 

@@ -1,15 +1,25 @@
-"""Texts: what the console says, in English and in Chinese. The English text is the key of its translation."""
+"""Texts: what the console says, in English and in Chinese (assets/zh.json), where the English text is the
+key."""
 
 from __future__ import annotations
 
+from importlib import resources
+
+import orjson
 from nicegui import ui
 from starlette.requests import Request
-
-from kourou.console.texts_zh import CHINESE
 
 ENGLISH_CODE, CHINESE_CODE = "en", "zh"
 LANGUAGE_COOKIE = "kourou_language"
 _STORED = "language"
+
+
+def _read_chinese() -> dict[str, str]:
+    sections = orjson.loads(resources.files("kourou.console").joinpath("assets/zh.json").read_bytes())
+    return {english: chinese for section in sections.values() for english, chinese in section.items()}
+
+
+CHINESE = _read_chinese()
 
 
 def language_of(request: Request) -> str:

@@ -13,8 +13,8 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 
 from kourou.console.config import ConsoleConfig
 from kourou.console.door.gate import COOKIE
+from kourou.console.door.guesses import Guesses, origin_of
 from kourou.console.door.sessions import Access
-from kourou.console.guesses import Guesses, origin_of
 from kourou.console.texts import language_of, translate
 
 MAX_FORM_BYTES = 8192
