@@ -60,6 +60,7 @@ from kourou.remoting.timing import RequestWatch, TimedConnection
 from kourou.remoting.tls import RenewedContext, TlsConfig, renewed_server_context
 from kourou.store import BrokerRole, InnerMessage, MessageStore, PutMessageResult, PutMessageStatus
 from kourou.store.config import DEFAULT_HA_PORT
+from kourou.store.log.disk import Disk
 from kourou.store.replication.proof import Admission, Identity
 from kourou.store.replication.service import Replication
 
@@ -79,11 +80,17 @@ class Broker:
     """A broker: `start`, `stop`, and what it knows in between."""
 
     def __init__(
-        self, config: BrokerConfig | None = None, *, clock: Clock | None = None, tls: TlsConfig | None = None
+        self,
+        config: BrokerConfig | None = None,
+        *,
+        clock: Clock | None = None,
+        disk: Disk | None = None,
+        tls: TlsConfig | None = None,
     ) -> None:
         self.config = config or BrokerConfig()
         check_role(self.config)
         self.clock: Clock = clock or SystemClock()
+        self._disk = disk
         self._tls = tls
         self.budgets, self.refusals = Budgets.read(self.config.others), Refusals()
         bound = partial(Bound.of, self.budgets, self.refusals)
@@ -176,6 +183,7 @@ class Broker:
         _raise_file_limit()
         self.store = MessageStore(
             self.config.store,
+            disk=self._disk,
             clock=self.clock,
             post=self._post,
             is_batch_topic=self.topics.is_batch_topic,

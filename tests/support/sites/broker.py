@@ -8,15 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-from unittest import mock
 
 import uvloop
 
 from kourou.broker import Broker, BrokerConfig
-from kourou.broker import server as broker_server
 from kourou.clock import Clock
 from kourou.message import StoredMessage
 from kourou.message.codec import decode as decode_record
@@ -26,7 +23,6 @@ from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import ONEWAY_FLAG, RemotingCommand, decode
 from kourou.remoting.protocol.header import Header, plan_of
 from kourou.remoting.protocol.topic_config import TopicConfig
-from kourou.store import MessageStore
 from kourou.store.log.disk import Disk
 
 # Every name of a field that some header has, and those of the short send header
@@ -199,14 +195,12 @@ def running(
     """A broker whose store is below a directory."""
 
     async def start() -> Broker:
-        broker = Broker(broker_config(directory, config), clock=clock)
+        broker = Broker(broker_config(directory, config), clock=clock, disk=disk)
         await broker.start()
         return broker
 
     with loop_thread() as loop:
-        make_store = MessageStore if disk is None else partial(MessageStore, disk=disk)
-        with mock.patch.object(broker_server, "MessageStore", make_store):
-            broker = run_on(loop, start())
+        broker = run_on(loop, start())
         try:
             with ExitStack() as stack:
                 yield Site(broker, loop, stack)

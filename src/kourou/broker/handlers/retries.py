@@ -13,7 +13,7 @@ from kourou.broker.messages.send import (
     dead_letter_topic,
     most_retries,
 )
-from kourou.broker.messages.send_answers import SendRefusedError
+from kourou.broker.messages.send_answers import NotTakenError
 from kourou.message import properties as names
 from kourou.message.topics import RETRY_PREFIX
 from kourou.remoting.connection import Connection
@@ -40,10 +40,10 @@ def send_back(broker: Broker, connection: Connection, request: RemotingCommand) 
     config = broker.groups.find(group)
     if config is None:
         remark = f"subscription group not exist, {group} {ADVICE}"
-        raise SendRefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        raise NotTakenError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     if not broker.config.broker_permission & PERM_WRITE:
         remark = f"the broker[{broker.config.broker_ip1}] sending message is forbidden"
-        raise SendRefusedError(ResponseCode.NO_PERMISSION, remark)
+        raise NotTakenError(ResponseCode.NO_PERMISSION, remark)
     if config.retry_queue_nums <= 0:
         return request.response()
     found = message_at(broker, connection, request, header.offset, SUB)
@@ -52,10 +52,10 @@ def send_back(broker: Broker, connection: Connection, request: RemotingCommand) 
     made = broker.topics.create_for_send_back(topic, config.retry_queue_nums, read_write, unit)
     if not made.perm & PERM_WRITE:
         remark = f"the topic[{topic}] sending message is forbidden"
-        raise SendRefusedError(ResponseCode.NO_PERMISSION, remark)
+        raise NotTakenError(ResponseCode.NO_PERMISSION, remark)
     if found is None:
         remark = f"look message by offset failed, {header.offset}"
-        raise SendRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+        raise NotTakenError(ResponseCode.SYSTEM_ERROR, remark)
     queue_id = random.randrange(config.retry_queue_nums)
     properties = dict(found.properties)
     is_again = found.topic.startswith(RETRY_PREFIX) or broker.topics.is_system_topic(found.topic)
@@ -80,7 +80,7 @@ def send_back(broker: Broker, connection: Connection, request: RemotingCommand) 
     )  # fmt: skip
     result = broker.put(message)
     if result.status is not PutMessageStatus.PUT_OK:
-        raise SendRefusedError(ResponseCode.SYSTEM_ERROR, f"{result.status.name}: {result.reason}")
+        raise NotTakenError(ResponseCode.SYSTEM_ERROR, f"{result.status.name}: {result.reason}")
     broker.stats.group(properties[names.RETRY_TOPIC], group).send_backs += 1
     return request.response()
 

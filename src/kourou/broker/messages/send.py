@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from kourou.auth.rules import sending
 from kourou.broker.config import resolved
-from kourou.broker.messages.send_answers import FAILURES, STORED, AnswerForms, SendRefusedError, remark_of
+from kourou.broker.messages.send_answers import FAILURES, STORED, AnswerForms, NotTakenError, remark_of
 from kourou.broker.names import check_topic_name, is_send_forbidden
 from kourou.broker.state.groups import SubscriptionGroupConfig
 from kourou.errors import BadMessageError
@@ -183,7 +183,7 @@ class MessageSender:
                 result, batch_id = self._put_batch(message, properties)
             else:
                 result = self._put_where_it_waits(message)
-        except SendRefusedError as refused:
+        except NotTakenError as refused:
             return request.response(refused.response_code, dict(self._answer_fields), remark=str(refused))
         # A delayed message lies in another queue; its sender is told the one it asked for.
         if self._waits and result.status is PUT_OK and message.wait_store_msg_ok:
@@ -195,11 +195,11 @@ class MessageSender:
             return None
         return answer
 
-    def _too_many(self) -> SendRefusedError:
+    def _too_many(self) -> NotTakenError:
         """Why no message is taken now."""
         if self._stopping:
-            return SendRefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down")
-        return SendRefusedError(ResponseCode.SYSTEM_BUSY, BUSY)
+            return NotTakenError(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down")
+        return NotTakenError(ResponseCode.SYSTEM_BUSY, BUSY)
 
     def _adapt(
         self,
@@ -219,7 +219,7 @@ class MessageSender:
             properties[names.UNIQ_KEY] = self._unique_id()
         if topic.startswith(RETRY_PREFIX):
             if is_batch:
-                raise SendRefusedError(
+                raise NotTakenError(
                     ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}"
                 )
             topic, queue_id = self._retry_or_dead_letter(header, topic, queue_id, properties)
@@ -256,18 +256,18 @@ class MessageSender:
         start = config.start_accept_send_request_time_stamp
         if start and broker.clock.now_ms() < start:
             until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(start / 1000))
-            raise SendRefusedError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {until}")
+            raise NotTakenError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {until}")
         topic = header.topic
         known = broker.topics.get(topic)
         if not config.broker_permission & PERM_WRITE and known is not None and known.order:
-            raise SendRefusedError(
+            raise NotTakenError(
                 ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] sending message is forbidden"
             )
         mistake = check_topic_name(topic)
         if mistake is not None:
-            raise SendRefusedError(ResponseCode.INVALID_PARAMETER, mistake)
+            raise NotTakenError(ResponseCode.INVALID_PARAMETER, mistake)
         if is_send_forbidden(topic):
-            raise SendRefusedError(
+            raise NotTakenError(
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
             )
         if known is None:
@@ -291,7 +291,7 @@ class MessageSender:
         if made is None and is_retry:
             made = topics.create_for_send_back(topic, 1, PERM_READ | PERM_WRITE, unit)
         if made is None:
-            raise SendRefusedError(
+            raise NotTakenError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!{ADVICE}"
             )
         return made
@@ -301,12 +301,12 @@ class MessageSender:
     ) -> int:
         """What some properties of a single message ask of the broker; the queue it goes to."""
         if self._broker.config.reject_transaction_message and _is_prepared(properties):
-            raise SendRefusedError(
+            raise NotTakenError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._broker.config.broker_ip1}] sending transaction message is forbidden",
             )
         if config.attributes.get("cleanup.policy") == "COMPACTION" and not properties.get(names.KEYS):
-            raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
+            raise NotTakenError(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
         light = properties.get(names.LITE_TOPIC)
         if light:
             properties[names.INNER_MULTI_DISPATCH] = _lite_queue(topic, light)
@@ -351,11 +351,11 @@ class MessageSender:
         return dead_letter_topic(broker, group), random.randrange(DLQ_QUEUES)
 
     def _retry_group(self, topic: str) -> SubscriptionGroupConfig:
-        """The group whose retry topic this is. SendRefusedError if there is none."""
+        """The group whose retry topic this is. NotTakenError if there is none."""
         group = topic.removeprefix(RETRY_PREFIX)
         config = self._broker.groups.find(group)
         if config is None:
-            raise SendRefusedError(
+            raise NotTakenError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group} {ADVICE}"
             )
         return config
@@ -368,7 +368,7 @@ class MessageSender:
         try:
             target = self._admit(connection, header)
             queue_id = _queue_of(target, header, connection)
-        except SendRefusedError as refused:
+        except NotTakenError as refused:
             return request.response(refused.response_code, dict(self._answer_fields), remark=str(refused))
         properties = decode_properties(header.properties)
         self._check_light_queues(connection, request, header.topic, properties)
@@ -532,10 +532,10 @@ def _queue_of(target: _Target, header: SendMessage, connection: Connection) -> i
     if header.queue_id < 0 < target.config.write_queue_nums:
         return random.randrange(target.config.write_queue_nums)
     if header.queue_id < 0:
-        raise SendRefusedError(ResponseCode.INVALID_PARAMETER, f"{target.name} has no queue to write to")
+        raise NotTakenError(ResponseCode.INVALID_PARAMETER, f"{target.name} has no queue to write to")
     if header.queue_id < target.queues:
         return header.queue_id
-    raise SendRefusedError(
+    raise NotTakenError(
         ResponseCode.INVALID_PARAMETER,
         f"request queueId[{header.queue_id}] is illegal, {target.name} has {target.queues} queues"
         f" Producer: {connection.peer}",

@@ -38,7 +38,7 @@ STORED = {
 }
 
 
-class SendRefusedError(KourouError):
+class NotTakenError(KourouError):
     """A message that is not taken, with the response code that says why."""
 
     def __init__(self, code: ResponseCode, remark: str) -> None:
