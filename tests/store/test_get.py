@@ -17,6 +17,7 @@ from kourou.store.queue.batch_consume_queue import ENTRY as BATCH_ENTRY
 from kourou.store.queue.batch_consume_queue import BatchConsumeQueue
 from kourou.store.queue.consume_queue import ENTRY, ConsumeQueue
 from kourou.store.queue.consume_queue_ext import ExtUnit
+from kourou.store.reads import MessageFilter
 from support.stores.store import (
     LOG_FILE,
     START_MS,
@@ -44,7 +45,7 @@ def drop_first_log_file(store: MessageStore) -> None:
     assert store.commit_log.files.remove_files(store.commit_log.files.files[:1]) == 1
 
 
-class TagFilter:
+class TagFilter(MessageFilter):
     """Lets through entries of some tags code, then records with a body that ends with something."""
 
     def __init__(self, codes: set[int] | None = None, ending: bytes = b"") -> None:

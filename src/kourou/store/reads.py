@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -30,6 +31,12 @@ class MessageFilter(Protocol):
     def matches_queue(self, tags_code: int, ext: ExtUnit | None) -> bool:
         """Whether an entry may match; its record is not read if not."""
         ...
+
+    def choose(self, run: Run) -> Sequence[int]:
+        """Which entries of a run may match, by their numbers in it. Hot."""
+        units = run.ext or [None] * len(run.offsets)
+        codes = zip(as_list(run.tags_codes), units)
+        return [number for number, (code, unit) in enumerate(codes) if self.matches_queue(code, unit)]
 
     def matches_record(self, record: memoryview) -> bool:
         """Whether a record matches."""
@@ -142,26 +149,25 @@ class _Choice:
         self._take_each(run, count, size)
 
     def _take_each(self, run: Run, max_count: int, max_size: int) -> None:
-        """Look at each entry: the filter, the limits, and what is in the log still."""
+        """Look at the entries that the filter chooses: the limits, and what is in the log still."""
         result, find, message_filter = self._result, self._log.files.find, self._filter
+        most = min(max_count, self._max_count)
+        places, sizes, offsets = as_list(run.offsets), as_list(run.sizes), run.queue_offsets
+        chosen: Sequence[int] = range(len(places))
+        if message_filter is not None:
+            chosen = message_filter.choose(run)
+            if len(chosen) < len(places) and not result.message_count:
+                result.status = GetMessageStatus.NO_MATCHED_MESSAGE
         base, limit, view = -1, -1, memoryview(b"")
-        for number, (place, size, code) in enumerate(zip(*map(as_list, run[1:4]))):
+        for number in chosen:
+            place, size = places[number], sizes[number]
             batch_num = 1 if run.batch_nums is None else run.batch_nums[number]
             count, total = result.message_count, result.buffer_total_size
-            if total and (
-                count + batch_num > self._max_count or count >= max_count or total + size > max_size
-            ):
+            if total and (count + batch_num > self._max_count or total + size > max_size):
+                result.next_begin_offset = offsets[number]
                 self.is_full = True
                 return
-            queue_offset = run.queue_offsets[number]
-            result.next_begin_offset = queue_offset + batch_num
             if place < self._skip_below:
-                continue
-            if message_filter is not None and not message_filter.matches_queue(
-                code, None if run.ext is None else run.ext[number]
-            ):
-                if not total:
-                    result.status = GetMessageStatus.NO_MATCHED_MESSAGE
                 continue
             at = place - base
             if not 0 <= at <= limit - size:
@@ -179,7 +185,12 @@ class _Choice:
                 if not total:
                     result.status = GetMessageStatus.NO_MATCHED_MESSAGE
                 continue
-            result.add(record, queue_offset, batch_num)
+            result.add(record, offsets[number], batch_num)
+            if result.message_count >= most:
+                result.next_begin_offset = offsets[number] + batch_num
+                self.is_full = True
+                return
+        result.next_begin_offset = offsets[-1] + (1 if run.batch_nums is None else run.batch_nums[-1])
 
 
 def memory_bytes(store: MessageStore) -> int:

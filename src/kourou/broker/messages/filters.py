@@ -7,7 +7,7 @@ the record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from struct import Struct
 
 from kourou.broker.messages.filter_data import ConsumerFilters, FilterData, compile_filter
@@ -17,7 +17,10 @@ from kourou.message.codec import HEADER_SIZES, INT, MAGIC_V2
 from kourou.message.properties import decode_properties
 from kourou.message.topics import RETRY_PREFIX
 from kourou.remoting.protocol.subscription import ALL, SubscriptionData
+from kourou.store.queue.consume_queue import Run
 from kourou.store.queue.consume_queue_ext import ExtUnit
+from kourou.store.reads import MessageFilter
+from kourou.store.status import as_list
 
 POP_RETRY_SEPARATOR = "+"  # %RETRY%group+topic
 # Up to so many names are looked for one by one; beyond, cutting up all properties is cheaper.
@@ -25,7 +28,7 @@ _MAX_PICKED = 8
 _MAGIC_FLAG_BODY = Struct(">4xi28xi44xi")  # with addresses of IPv4
 
 
-class TagFilter:
+class TagFilter(MessageFilter):
     """By the hash of tags."""
 
     __slots__ = ("_codes",)
@@ -37,6 +40,11 @@ class TagFilter:
         """Whether an entry may match."""
         return (ext.tags_code if ext is not None else tags_code) in self._codes
 
+    def choose(self, run: Run) -> Sequence[int]:
+        """Which entries of a run may match: it has the hashes of ext units in place of their addresses. Hot."""
+        wanted = self._codes
+        return [number for number, code in enumerate(as_list(run.tags_codes)) if code in wanted]
+
     def matches_record(self, record: memoryview) -> bool:
         """The hash is all that the broker looks at."""
         return True
@@ -46,7 +54,7 @@ class TagFilter:
         return True
 
 
-class SqlFilter:
+class SqlFilter(MessageFilter):
     """By an expression over the properties."""
 
     __slots__ = ("_data", "_keys", "_sql")
@@ -63,6 +71,10 @@ class SqlFilter:
         if data is None or ext is None or ext.store_timestamp <= data.born_time_ms:
             return True
         return data.bloom.is_hit(ext.bitmap)
+
+    def choose(self, run: Run) -> Sequence[int]:
+        """Which entries of a run may match: all, where there are no bit maps."""
+        return range(len(run.offsets)) if run.ext is None or self._data is None else super().choose(run)
 
     def matches_record(self, record: memoryview) -> bool:
         """Whether the expression holds for a record. Hot: only the properties it names are read."""
