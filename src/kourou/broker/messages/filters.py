@@ -41,7 +41,7 @@ class TagFilter(MessageFilter):
         return (ext.tags_code if ext is not None else tags_code) in self._codes
 
     def choose(self, run: Run) -> Sequence[int]:
-        """Which entries of a run may match: it has the hashes of ext units in place of their addresses. Hot."""
+        """Which entries of a run may match. Hot. Those with ext units have the hashes of these already."""
         wanted = self._codes
         return [number for number, code in enumerate(as_list(run.tags_codes)) if code in wanted]
 

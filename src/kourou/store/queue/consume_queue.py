@@ -306,9 +306,8 @@ class ConsumeQueue:
 
     def _with_ext(self, run: Run) -> Run:
         assert self.ext is not None
-        get = self.ext.get
         codes = as_list(run.tags_codes)
-        units = [get(code) if code <= MAX_ADDRESS else None for code in codes]
+        units = self.ext.get_many(codes)
         own = [code if unit is None else unit.tags_code for code, unit in zip(codes, units)]
         return run._replace(tags_codes=own, ext=units)
 

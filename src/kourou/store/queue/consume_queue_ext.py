@@ -18,6 +18,7 @@ are 32-bit numbers and cannot be mistaken for one.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from kourou.store.log.disk import Disk
@@ -79,17 +80,29 @@ class ConsumeQueueExt:
 
     def get(self, address: int) -> ExtUnit | None:
         """The unit at an address."""
-        at = address - _LONG_MIN
-        file = self.files.find(at)
-        if address > MAX_ADDRESS or file is None:
-            return None
-        view = file.select(at - file.base)
-        if view is None or len(view) < _HEAD.size:
-            return None
-        size, tags_code, store_timestamp, bitmap_size = _HEAD.unpack_from(view, 0)
-        if size < _HEAD.size or len(view) < size or _HEAD.size + max(bitmap_size, 0) > size:
-            return None
-        return ExtUnit(tags_code, store_timestamp, bytes(view[_HEAD.size : _HEAD.size + max(bitmap_size, 0)]))
+        return self.get_many((address,))[0]
+
+    def get_many(self, addresses: Iterable[int]) -> list[ExtUnit | None]:
+        """The unit at each address; None where there is none, and for a code that is no address. Hot."""
+        units: list[ExtUnit | None] = []
+        base, end, view = 0, 0, memoryview(b"")
+        unpack, head_size = _HEAD.unpack_from, _HEAD.size
+        for address in addresses:
+            unit = None
+            if address <= MAX_ADDRESS:
+                at = address - _LONG_MIN - base
+                if not 0 <= at <= end - head_size:
+                    file = self.files.find(at + base)
+                    if file is not None and file.available:
+                        at, base, end, view = at + base - file.base, file.base, file.read_position, file.view
+                if 0 <= at <= end - head_size:
+                    size, tags_code, store_timestamp, bitmap_size = unpack(view, at)
+                    bitmap_end = head_size + max(bitmap_size, 0)
+                    if bitmap_end <= size <= end - at:
+                        bitmap = bytes(view[at + head_size : at + bitmap_end])
+                        unit = ExtUnit(tags_code, store_timestamp, bitmap)
+            units.append(unit)
+        return units
 
     def recover(self) -> None:
         """Find the end: behind the last unit."""
