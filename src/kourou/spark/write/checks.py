@@ -16,12 +16,12 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from kourou.client.consume.received import ReceivedMessage
 from kourou.client.core import ClientCore, make_client_id
 from kourou.client.produce.transactions import Checks, TransactionState
+from kourou.spark.places import local_place
 from kourou.spark.write.sink import DEFAULT_GROUP
 from kourou.spark.write.transactions import BATCH_PROPERTY, TransactionLog
 
@@ -34,7 +34,7 @@ class CheckAnswers:
 
     def __init__(self, checkpoint: str) -> None:
         self._log = TransactionLog(checkpoint)
-        self._checkpoint = Path(checkpoint.removeprefix("file://"))
+        self._checkpoint = local_place(checkpoint, "checkpointLocation")
         self.rolled_back = 0
 
     def state_of(self, message: ReceivedMessage) -> TransactionState:

@@ -19,7 +19,7 @@ import itertools
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from kourou.message import properties as reserved
 from kourou.message.batch import encode_in_batch
 from kourou.spark.cluster import ClusterView
 from kourou.spark.options import OptionError, Options
+from kourou.spark.places import local_place
 from kourou.spark.read.broker_road import CONNECTION_OPTIONS, name_servers, net_settings
 from kourou.spark.schema import COLUMNS
 from kourou.spark.write.send import BATCH_BYTES, BatchSender
@@ -294,8 +295,13 @@ class RocketmqStreamWriter(DataSourceStreamArrowWriter):
         self._settings = SinkSettings.read(given, schema)
         if overwrite:
             raise ConfigError("output mode complete: messages cannot be overwritten, use append")
-        if self._settings.exactly_once and not self._settings.checkpoint:
+        if not self._settings.exactly_once:
+            return
+        if not self._settings.checkpoint:
             raise OptionError("delivery", "exactly-once needs checkpointLocation as an option of the query")
+        # Workers have other directories of their own: what is relative is so to that of the driver.
+        place = str(local_place(self._settings.checkpoint, "checkpointLocation"))
+        self._settings = replace(self._settings, checkpoint=place)
 
     def _log(self) -> TransactionLog:
         assert self._settings.checkpoint is not None

@@ -27,7 +27,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kourou.errors import KourouError
 from kourou.files import write_atomically
 from kourou.message import Message, codec, sysflag
 from kourou.message import properties as names
@@ -39,6 +38,7 @@ from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.headers import EndTransaction, QueryMessage
 from kourou.spark.channel import AnsweredError, Channel, channel_to, retrying
 from kourou.spark.cluster import ClusterView
+from kourou.spark.places import local_place
 from kourou.spark.write.send import BatchSender
 
 log = logging.getLogger(__name__)
@@ -176,10 +176,7 @@ class TransactionLog:
     """The decisions of a query, beside its checkpoint."""
 
     def __init__(self, checkpoint: str) -> None:
-        path = checkpoint.removeprefix("file://")
-        if "://" in path:
-            raise KourouError(f"exactly-once needs a checkpoint on a mounted file system, not {checkpoint}")
-        self._directory = Path(path) / "rocketmq"
+        self._directory = local_place(checkpoint, "checkpointLocation") / "rocketmq"
 
     def _path(self, batch_id: int, kind: str) -> Path:
         return self._directory / f"{batch_id}.{kind}"
