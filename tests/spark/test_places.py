@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from kourou.errors import ConfigError
+from kourou.spark.jobs.archive import archive
+from kourou.spark.jobs.inputs import Input
 from kourou.spark.places import local_place
 from kourou.spark.write.transactions import TransactionLog
 
@@ -55,7 +58,7 @@ def test_a_link_leads_to_the_same_files(tmp_path: Path) -> None:
     assert TransactionLog(str(tmp_path / "link")).done(0)
 
 
-@pytest.mark.parametrize("text", ["s3://bucket/x", "s3a://bucket/x", "hdfs:///x", "gs:x", "abfss://c@a/x"])
+@pytest.mark.parametrize("text", ["s3://bucket/x", "s3a://bucket/x", "hdfs:///x", "gs:/x", "abfss://c@a/x"])
 def test_a_place_that_is_not_mounted_is_refused_in_one_line(text: str) -> None:
     expected = f"checkpointLocation={text}: .* is no mounted file system"
     with pytest.raises(ConfigError, match=expected) as refused:
@@ -67,3 +70,19 @@ def test_two_slashes_begin_the_name_of_a_machine() -> None:
     """So Hadoop reads it, and refuses it."""
     with pytest.raises(ConfigError, match="write file:///data/x"):
         local_place("file://data/x", "checkpointLocation")
+
+
+def test_jobs_refuse_a_place_that_is_not_mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`kourou spark archive … s3://bucket/archive` made a directory `s3:` here and said that it was done."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    target: str | Path
+    for target in ("s3://bucket/archive", Path("s3://bucket/archive")):
+        with pytest.raises(ConfigError, match="no mounted file system"):
+            archive(cast(Any, None), "store", target)
+    with pytest.raises(ConfigError, match="no mounted file system"):
+        Input.parse("s3://bucket/store")
+    with pytest.raises(ConfigError, match="neither a directory nor name servers"):
+        Input.parse("localhost:x")
+    assert os.listdir(tmp_path) == ["store"]
+    assert Input.parse(f"file:{tmp_path}/store").paths == (str(tmp_path / "store"),)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kourou.errors import ConfigError
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://([^/]*))?(.*)", re.DOTALL)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)(?://([^/]*))?(.*)", re.DOTALL)
 
 
 def local_place(text: str, what: str) -> Path:

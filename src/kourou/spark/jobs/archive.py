@@ -15,7 +15,6 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kourou.errors import ConfigError
@@ -25,6 +24,7 @@ from kourou.spark.jobs.archive_write import DayWriter, File, Writing, write_anew
 from kourou.spark.jobs.inputs import Input
 from kourou.spark.jobs.json_columns import Fields, fields_of, merge
 from kourou.spark.jobs.lake import open_place
+from kourou.spark.places import local_place
 from kourou.spark.read.wanted import Wanted
 from kourou.spark.schema import ALL_COLUMNS
 
@@ -71,7 +71,7 @@ def archive(
     source = source if isinstance(source, Input) else Input.parse(source)
     if drop_body and not json_columns:
         raise ConfigError("only bodies that become columns can be dropped: that needs json_columns")
-    place = open_place(Path(target), format)
+    place = open_place(local_place(str(target), "target"), format)
     report = ArchiveReport(str(target))
     with place.locked():
         state = place.open(source.kind)

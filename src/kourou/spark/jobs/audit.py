@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kourou.spark.jobs.html_report import render
 from kourou.spark.jobs.inputs import Input
+from kourou.spark.places import local_place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,7 +99,7 @@ class AuditReport:
 
     def write(self, directory: str | Path) -> Path:
         """Write report.html and report.json; the path of the first."""
-        folder = Path(directory)
+        folder = local_place(str(directory), "out")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "report.json").write_text(self.to_json(), encoding="utf-8")
         (folder / "report.html").write_text(render(json.loads(self.to_json())), encoding="utf-8")

@@ -20,6 +20,7 @@ from kourou.spark.jobs.archive_place import STATE_DIRECTORY
 from kourou.spark.jobs.archive_write import read_file
 from kourou.spark.jobs.lake import open_place
 from kourou.spark.options import Options
+from kourou.spark.places import local_place
 from kourou.spark.read.store_table import read_store
 from kourou.spark.schema import ALL_COLUMNS, check_columns, ddl
 
@@ -54,11 +55,11 @@ class Input:
         given = dict(options or {})
         if not os.path.exists(text.split(",")[0]) and _ADDRESSES.fullmatch(text):
             return cls("cluster", text, given)
-        path = Path(text)
-        if (path / STATE_DIRECTORY).is_dir():
-            return cls("archive", text, given)
-        if all(Path(part).is_dir() for part in text.split(",")):
-            return cls("store", text, given)
+        places = [str(local_place(part.strip(), "source")) for part in text.split(",")]
+        if (Path(places[0]) / STATE_DIRECTORY).is_dir():
+            return cls("archive", places[0], given)
+        if all(Path(place).is_dir() for place in places):
+            return cls("store", ",".join(places), given)
         raise ConfigError(f"{text} is neither a directory nor name servers as host:port")
 
     @property

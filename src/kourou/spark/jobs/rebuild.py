@@ -32,6 +32,7 @@ from kourou.inspect.rebuild import (
 )
 from kourou.spark.jobs.rebuild_lay import IndexWork, Laid, QueueWork, lay_index, lay_queue
 from kourou.spark.jobs.rebuild_scan import LogRange, RangeReport, StoreJob, scan_range
+from kourou.spark.places import local_place
 from kourou.store.config import MessageStoreConfig
 from kourou.store.index.index_file import file_name
 
@@ -63,7 +64,7 @@ def rebuild(
         raise ConfigError("stores of the same name would be written to the same directory")
     config = None if config_file is None else MessageStoreConfig.load(config_file)
     stores = [
-        _Store(path, os.path.abspath(os.path.join(out, name)), config, range_bytes)
+        _Store(path, str(local_place(out, "out") / name), config, range_bytes)
         for path, name in zip(paths, names)
     ]
     try:

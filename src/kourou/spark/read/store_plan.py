@@ -33,6 +33,7 @@ from kourou.inspect.log_scan import log_end
 from kourou.inspect.queue_files import BLANK_SIZE, QueueFiles
 from kourou.message.scan import records as scan
 from kourou.properties_file import read_properties_file
+from kourou.spark.places import local_place
 from kourou.spark.read.wanted import Wanted
 from kourou.store.config import MessageStoreConfig
 
@@ -279,4 +280,4 @@ def split_paths(text: str) -> tuple[str, ...]:
         paths = [str(item) for item in orjson.loads(text)]
     else:
         paths = [part.strip() for part in text.split(",")]
-    return tuple(os.path.expanduser(path.removeprefix("file://")) for path in paths if path)
+    return tuple(str(local_place(os.path.expanduser(path), "path")) for path in paths if path)
