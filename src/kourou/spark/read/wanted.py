@@ -64,7 +64,7 @@ class Wanted:
             narrowed = wanted._with(item)
             if narrowed is None:
                 left.append(item)
-                wanted = wanted._with_keys(item)
+                wanted = wanted._with_keys(item)._with_any_offset(item)
             else:
                 wanted = narrowed
         return wanted, left
@@ -105,13 +105,29 @@ class Wanted:
             return self
         return dataclasses.replace(self, keys=frozenset(keys[0] for keys in lists))
 
+    def _with_any_offset(self, item: Filter) -> Wanted:
+        """What `queueOffset IN (…)` is sure to need: nothing outside of its numbers; the rest is Spark's."""
+        value = getattr(item, "value", None)
+        if getattr(item, "attribute", None) != ("queueOffset",) or type(item).__name__ != "In":
+            return self
+        numbers = [number for number in value or () if number is not None]
+        if not numbers or not all(isinstance(number, int) for number in numbers):
+            return self
+        return dataclasses.replace(
+            self,
+            first_offset=max(self.first_offset, min(numbers)),
+            last_offset=min(self.last_offset, max(numbers)),
+        )
+
     def _with_offsets(self, kind: str, value: Any) -> Wanted | None:
+        if not isinstance(value, int):
+            return None
         low, high = {
             "EqualTo": (value, value),
             "EqualNullSafe": (value, value),
-            "GreaterThan": (value if value is None else value + 1, None),
+            "GreaterThan": (value + 1, None),
             "GreaterThanOrEqual": (value, None),
-            "LessThan": (None, value if value is None else value - 1),
+            "LessThan": (None, value - 1),
             "LessThanOrEqual": (None, value),
         }.get(kind, (None, None))
         if low is None and high is None:
