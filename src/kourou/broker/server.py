@@ -44,7 +44,7 @@ from kourou.broker.state.offsets import ConsumerOffsets
 from kourou.broker.state.state_file import StateFile
 from kourou.broker.state.topics import TopicTable
 from kourou.clock import Clock, SystemClock
-from kourou.errors import ConfigError, KourouError
+from kourou.errors import ConfigError
 from kourou.message import properties as names
 from kourou.message.topics import TIMER_TOPIC
 from kourou.remoting.budgets import Bound, Budgets, Refusals, within
@@ -426,11 +426,8 @@ class Broker:
     ) -> None:
         try:
             answer = await work
-        except KourouError as error:
-            answer = request.response(error.response_code, remark=str(error))
         except Exception as error:
-            log.exception("request %s of %s failed", request, connection.peer)
-            answer = request.response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+            answer = connection.failure(request, error)
         finally:
             self._later -= 1
         connection.reply(request, answer)

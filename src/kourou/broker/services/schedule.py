@@ -214,9 +214,7 @@ class DelayService:
         """Deliver messages; False where some have to be tried again."""
         store, waiting, size = self._broker.store, list[WaitingMessage](), 0
         plain: dict[tuple[str, int], bool] = {}
-        most_bytes = min(
-            MAX_BYTES_AT_ONCE, store.commit_log.file_size // 2
-        )  # topics may be longer than theirs
+        most_bytes = min(MAX_BYTES_AT_ONCE, store.commit_log.file_size // 2)  # with longer topics it fits too
         for entry in entries:
             record = store.commit_log.message(entry.physical_offset, entry.size)
             found = None if record is None else self._read(record, entry.physical_offset)
