@@ -7,12 +7,14 @@ import time
 
 import pytest
 
-from kourou.message import Message
+from kourou.message import encode_properties
+from kourou.message.ids import decode_offset_message_id
+from kourou.message.sysflag import TRANSACTION_PREPARED
+from kourou.remoting.protocol.codes import RequestCode
 from kourou.spark import answer_checks
-from kourou.spark.channel import NetSettings, close_channels
+from kourou.spark.channel import NetSettings, call, close_channels
 from kourou.spark.cluster import ClusterView
-from kourou.spark.write.send import BatchSender
-from kourou.spark.write.transactions import Row, TransactionLog, send_halves
+from kourou.spark.write.once import Journal, Publisher
 from kourou.testing import Cluster
 
 TIMEOUT_S = 60
@@ -28,8 +30,24 @@ def view(tmp_path):
 
 
 def halves_of(view, batch, count):
-    rows = [Row(Message("target", b"h", {"UNIQ_KEY": f"{batch:016X}{n:016X}"})) for n in range(count)]
-    return list(send_halves(BatchSender(view, group="tx"), rows, "tx", f"the-query/{batch}"))
+    """Half messages, as a version before this one sent them, and its decision says."""
+    found = []
+    address = view.masters()["broker-a"]
+    for key in (f"{batch:016X}{n:016X}" for n in range(count)):
+        properties = {
+            "UNIQ_KEY": key,
+            "TRAN_MSG": "true",
+            "PGROUP": "tx",
+            "KOUROU_BATCH": f"the-query/{batch}",
+        }
+        fields = {
+            "a": "tx", "b": "target", "c": "TBW102", "d": "4", "e": "0", "f": str(TRANSACTION_PREPARED),
+            "g": "0", "h": "0", "i": encode_properties(properties), "j": "0", "k": "false", "m": "false",
+        }  # fmt: skip
+        answer = call(address, view.settings, RequestCode.SEND_MESSAGE_V2, fields, "a half", b"h")
+        place = decode_offset_message_id(answer.ext_fields["msgId"]).physical_offset
+        found.append(["broker-a", "target", int(answer.ext_fields["queueOffset"]), place, key])
+    return found
 
 
 def visible(view):
@@ -43,7 +61,8 @@ def test_leftovers_are_rolled_back_and_what_is_under_way_is_left_alone(view, tmp
     (tmp_path / "commits" / "4").touch()
     left = halves_of(cluster, 3, 5)  # of a try that failed: batch 3 was done without them
     under_way = halves_of(cluster, 5, 2)
-    log = TransactionLog(str(tmp_path))
+    (tmp_path / "rocketmq").mkdir()
+    (tmp_path / "rocketmq" / "5.json").write_text(json.dumps(under_way))
 
     with answer_checks(namesrv, ["target"], str(tmp_path), group="tx") as answers:
         deadline = time.monotonic() + TIMEOUT_S
@@ -51,8 +70,10 @@ def test_leftovers_are_rolled_back_and_what_is_under_way_is_left_alone(view, tmp
             assert time.monotonic() < deadline
             time.sleep(0.1)
         assert visible(cluster) == 0
-        log.commit(cluster, "tx", 5, under_way)
-        assert visible(cluster) == 2
+        for _ in range(2):  # a crash before the last step, and again
+            Journal(str(tmp_path)).commit(Publisher(cluster, "tx"), 5, [])
+            (tmp_path / "rocketmq" / "5.done").unlink()
+            assert visible(cluster) == 2
         time.sleep(1.5)  # a few more checks: nothing becomes visible by an answer
 
     assert visible(cluster) == 2

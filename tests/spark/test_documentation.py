@@ -14,7 +14,7 @@ from kourou.cli import app
 from kourou.spark.channel import close_channels
 from kourou.spark.read.broker_road import ALL_READ_OPTIONS
 from kourou.spark.schema import COLUMNS
-from kourou.spark.session import SETTINGS
+from kourou.spark.session import PUSH_DOWN, SETTINGS
 from kourou.spark.source import STORE_OPTIONS
 from kourou.spark.write.sink import SINK_OPTIONS
 from kourou.testing import Cluster
@@ -73,8 +73,11 @@ def test_the_python_of_the_documentation_runs(spark, here, tmp_path, capsys):
     names = {"kourou": kourou, "spark": spark}
     examples = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     assert len(examples) == 8
-    for example in examples:
-        exec(here(example), names)
+    try:
+        for example in examples:
+            exec(here(example), names)
+    finally:
+        spark.conf.set(PUSH_DOWN, "true")  # the first example gets this session again, and turns it off
     spark.streams.removeListener(names["listener"])
 
     printed = capsys.readouterr().out

@@ -8,34 +8,23 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter
-from pathlib import Path
-from queue import Queue
 
-import pyspark
 import pytest
 
 from kourou.spark.channel import close_channels
 from kourou.testing import Cluster
 from support.spark import send
+from support.spark_driver import Driver, kill
 
 ROUNDS = 3  # one of each kind of victim
 SEED = 7
-START_TIMEOUT_S = 180
 END_TIMEOUT_S = 300
 STEP_TIMEOUT_S = 120
 MESSAGES = 150  # for each round
 VICTIMS = ("executor", "python worker", "driver", "python worker", "executor")  # in turn
-
-# A machine that is very busy kills drivers, too: Spark gives a Python process ten seconds to start.
-TOO_BUSY = "Python worker failed to connect back"
 
 pytestmark = pytest.mark.slow
 
@@ -62,95 +51,8 @@ with local_spark(Path(directory), master) as spark:
 """
 
 
-class Driver:
-    """A driver in a process of its own, with what it starts."""
-
-    def __init__(self, cluster, directory, delivery, trigger="on", master="local-cluster[2,1,1024]"):
-        tests = Path(__file__).resolve().parent.parent
-        self._log = directory / "log"
-        environment = {
-            **os.environ, "PYTHONPATH": f"{tests}:{os.environ.get('PYTHONPATH', '')}",
-            "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(spark_home(directory)),
-        }  # fmt: skip
-        arguments = [cluster.namesrv, str(directory), delivery, trigger, master]
-        with open(self._log, "ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, *arguments],
-                stdout=subprocess.PIPE, stderr=log, env=environment, start_new_session=True,
-            )  # fmt: skip
-
-        assert self.process.stdout is not None
-        self._out = self.process.stdout
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.kill()
-
-    def wait_until_it_runs(self):
-        lines: Queue[bytes] = Queue()
-        threading.Thread(target=lambda: lines.put(self._out.readline()), daemon=True).start()
-        assert lines.get(timeout=START_TIMEOUT_S) == b"running\n", self.log
-
-    @property
-    def log(self):
-        return self._log.read_text(errors="replace")[-3000:]
-
-    @property
-    def is_alive(self):
-        return self.process.poll() is None
-
-    def executors(self):
-        return [pid for pid, (_, command) in self._processes().items() if "ExecutorBackend" in command]
-
-    def python_workers(self):
-        """The Python processes of executors: daemons, and the workers that these forked."""
-        processes, executors = self._processes(), set(self.executors())
-        daemons = [
-            pid for pid, (parent, _) in processes.items() if parent in executors and self._is_python(pid)
-        ]
-        return daemons + [pid for pid, (parent, _) in processes.items() if parent in daemons]
-
-    def _is_python(self, pid):
-        return "daemon" in self._processes().get(pid, (0, ""))[1]
-
-    def _processes(self):
-        """All processes of this driver's session: pid to parent and command line."""
-        found = {}
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                fields = (path / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[3]) == self.process.pid:
-                    found[int(path.name)] = int(fields[1]), (path / "cmdline").read_text()
-            except (OSError, IndexError):  # it is gone
-                continue
-        return found
-
-    def kill(self):
-        """Kill everything, as a machine does that goes down."""
-        for pid in self._processes():
-            kill(pid)
-        self.process.wait()
-        self._out.close()
-
-
-def spark_home(directory):
-    """Spark as it is installed, but for the files of executors, which go to this directory."""
-    home = directory / "spark"
-    if not home.exists():
-        home.mkdir()
-        for path in Path(pyspark.__file__).parent.iterdir():
-            (home / path.name).symlink_to(path)
-    return home
-
-
-def kill(pid):
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return True
+def driver_of(cluster, directory, delivery, trigger="on", master="local-cluster[2,1,1024]"):
+    return Driver(PROGRAM, [cluster.namesrv, str(directory), delivery, trigger, master], directory)
 
 
 def steps(directory):
@@ -191,7 +93,7 @@ def offsets_of_batches(directory):
 
 
 def started(cluster, directory, delivery):
-    driver = Driver(cluster, directory, delivery)
+    driver = driver_of(cluster, directory, delivery)
     try:
         driver.wait_until_it_runs()
     except BaseException:
@@ -215,8 +117,8 @@ def run_rounds(cluster, directory, delivery, ROUNDS, chance):
             wait_for_steps(directory, goal, driver)
             time.sleep(chance.uniform(0.0, 0.3))
             if not driver.is_alive:  # it goes on when executors and workers die
-                assert TOO_BUSY in driver.log, driver.log
-                killed[TOO_BUSY] += 1
+                assert driver.was_too_slow, driver.log
+                killed["too slow"] += 1
                 driver.kill()
                 driver = started(cluster, directory, delivery)
             assert kill_one(driver, victim, chance), victim
@@ -236,7 +138,7 @@ def test_whatever_is_killed_nothing_is_lost(spark, tmp_path, delivery):
         cluster.create_topic("in", queues=2)
         cluster.create_topic("out", queues=2)
         sent, killed = run_rounds(cluster, tmp_path, delivery, ROUNDS, chance)
-        with Driver(cluster, tmp_path, delivery, "once", "local[2]") as last:
+        with driver_of(cluster, tmp_path, delivery, "once", "local[2]") as last:
             assert last.process.wait(END_TIMEOUT_S) == 0, last.log
 
         frame = spark.read.format("rocketmq").option("namesrv", cluster.namesrv).option("topic", "out").load()

@@ -12,7 +12,7 @@ from kourou.errors import ConfigError
 from kourou.spark.jobs.archive import archive
 from kourou.spark.jobs.inputs import Input
 from kourou.spark.places import local_place
-from kourou.spark.write.transactions import TransactionLog
+from kourou.spark.write.once import Journal
 
 SPELLINGS = (
     "{0}", "{0}/", "file:{0}", "file://{0}", "file://localhost{0}", "file:{0}/", "FILE:{0}",
@@ -38,7 +38,7 @@ def test_a_decision_is_found_again_from_another_directory(
     (place / "rocketmq" / "3.done").touch()
     (tmp_path / "worker").mkdir()
     monkeypatch.chdir(tmp_path / "worker")
-    log = TransactionLog(spelling.format(place, "checkpoint"))
+    log = Journal(spelling.format(place, "checkpoint"))
     assert log.decided(3)
     assert not log.decided(4)
 
@@ -55,14 +55,14 @@ def test_a_link_leads_to_the_same_files(tmp_path: Path) -> None:
     (tmp_path / "real" / "rocketmq").mkdir(parents=True)
     os.symlink(tmp_path / "real", tmp_path / "link")
     (tmp_path / "real" / "rocketmq" / "0.done").touch()
-    assert TransactionLog(str(tmp_path / "link")).done(0)
+    assert Journal(str(tmp_path / "link")).done(0)
 
 
 @pytest.mark.parametrize("text", ["s3://bucket/x", "s3a://bucket/x", "hdfs:///x", "gs:/x", "abfss://c@a/x"])
 def test_a_place_that_is_not_mounted_is_refused_in_one_line(text: str) -> None:
     expected = f"checkpointLocation={text}: .* is no mounted file system"
     with pytest.raises(ConfigError, match=expected) as refused:
-        TransactionLog(text)
+        Journal(text)
     assert "\n" not in str(refused.value)
 
 

@@ -5,7 +5,8 @@
     read/              tables and streams, from store directories and from brokers
     write/             the sink, and exactly once
     jobs/              the jobs of `kourou spark`
-    cluster, channel   a cluster as the driver sees it, and blocking connections
+    cluster, channel   a cluster as the driver sees it, blocking connections, and waiting
+    sentence           what a user sees of an error
     session, java, daemon, listener
 
 How records are decoded is not here, which is `kourou.message.scan`'s for all roads, nor how a log is laid

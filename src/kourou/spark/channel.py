@@ -3,10 +3,13 @@
 Spark's tasks are plain blocking code, so this is a plain socket with the frames of `kourou.remoting`.
 Requests are told apart by their opaque: `submit` many, then `wait` for each. A worker keeps its channels
 from one task to the next (`channel_to`); one that failed, or that still owes answers, is closed.
+
+A server that is away may be back a moment later: `Wait` is how long everybody here tries again.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import struct
@@ -22,9 +25,16 @@ from kourou.remoting.protocol.command import MAX_FRAME_BYTES, RemotingCommand, d
 from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import TlsConfig
 
+log = logging.getLogger(__name__)
+
 READ_BUFFER_BYTES = 1024 * 1024
 BACK_OFF_FIRST_S = 0.1
 BACK_OFF_MOST_S = 5.0
+CONNECT_TIMEOUT_S = 3.0
+LOG_REPEAT_S = 30.0  # what is waited for is said again
+# What a query has seen is waited for through a restart; what it never saw is rather a wrong address.
+WAIT_S = 300.0
+FIRST_WAIT_S = 15.0
 
 # A broker that is busy, or that is starting or stopping, may answer the same request a moment later.
 RETRY_CODES = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))
@@ -33,7 +43,11 @@ _T = TypeVar("_T")
 _LENGTH = struct.Struct(">I")
 
 
-class ChannelError(KourouError):
+class AwayError(KourouError):
+    """Something that is not there, and may be a moment later."""
+
+
+class ChannelError(AwayError):
     """A server that cannot be reached, or that hung up."""
 
 
@@ -52,7 +66,9 @@ class NetSettings:
     """How to talk to servers. It travels to the workers, and is the key of their channels."""
 
     timeout_s: float = 10.0
-    retries: int = 3
+    wait_s: float = WAIT_S
+    first_wait_s: float = FIRST_WAIT_S
+    retries: int | None = None  # as many as there is time for
     retry_interval_s: float = BACK_OFF_FIRST_S
     tls: TlsConfig | None = None
     access_key: str | None = None
@@ -74,7 +90,10 @@ class Channel:
         self._settings = settings
         host, _, port = address.rpartition(":")
         try:
-            plain = socket.create_connection((host.strip("[]"), int(port)), settings.timeout_s)
+            plain = socket.create_connection(
+                (host.strip("[]"), int(port)), min(settings.timeout_s, CONNECT_TIMEOUT_S)
+            )
+            plain.settimeout(settings.timeout_s)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if settings.tls is not None and settings.tls.enable:
                 plain = settings.tls.client_context().wrap_socket(plain)
@@ -188,18 +207,56 @@ def close_channels() -> None:
         _own.by_key.popitem()[1].close()
 
 
-def retrying(settings: NetSettings, work: Callable[[], _T]) -> _T:
-    """What `work` gives; it is tried again after a connection was lost or a server was busy."""
-    pause_s = settings.retry_interval_s
-    for left in range(settings.retries, -1, -1):
+class Wait:
+    """Tries that go on, after pauses that grow, until it has taken too long. The log says for what."""
+
+    def __init__(self, settings: NetSettings, what: str, limit_s: float | None = None) -> None:
+        self._what = what
+        self._limit_s = settings.wait_s if limit_s is None else limit_s
+        self._tries_left = settings.retries
+        self._pause_s = settings.retry_interval_s
+        self._started = time.monotonic()
+        self._log_at = self._started
+
+    def pause(self, error: KourouError) -> None:
+        """Sleep before the next try; an error where there is to be none."""
+        now = time.monotonic()
+        waited = now - self._started
+        if waited >= self._limit_s or self._tries_left == 0:
+            raise ChannelError(
+                f"{error} (waited {waited:.0f} s for {self._what}; see waitTimeout)"
+            ) from error
+        if self._tries_left is not None:
+            self._tries_left -= 1
+        if now >= self._log_at:
+            log.warning("waiting for %s, up to %.0f s: %s", self._what, self._limit_s - waited, error)
+            self._log_at = now + LOG_REPEAT_S
+        time.sleep(min(self._pause_s, max(self._limit_s - waited, 0.0)))
+        self._pause_s = min(2 * self._pause_s, BACK_OFF_MOST_S)
+
+
+def retrying(settings: NetSettings, what: str, work: Callable[[], _T], *, limit_s: float | None = None) -> _T:
+    """What `work` gives; it is tried again while something is away or a server is busy."""
+    wait = Wait(settings, what, limit_s)
+    while True:
         try:
             return work()
-        except (ChannelError, AnsweredError) as error:
-            if not left or (isinstance(error, AnsweredError) and error.code not in RETRY_CODES):
+        except (AwayError, AnsweredError) as error:
+            if isinstance(error, AnsweredError) and error.code not in RETRY_CODES:
                 raise
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, BACK_OFF_MOST_S)
-    raise AssertionError("the last try returns or raises")
+            wait.pause(error)
+
+
+def _on_channel(address: str, settings: NetSettings, work: Callable[[Channel], _T]) -> _T:
+    """What `work` gives on a channel; on a new one, if that of before turns out to be dead."""
+    known = _own.by_key.get((os.getpid(), address, settings))
+    channel = channel_to(address, settings)
+    try:
+        return work(channel)
+    except ChannelError as error:
+        if channel is not known or isinstance(error.__cause__, TimeoutError):
+            raise
+    return work(channel_to(address, settings))
 
 
 def call(
@@ -210,29 +267,24 @@ def call(
     what: str,
     body: bytes | None = None,
 ) -> RemotingCommand:
-    """A request that must be answered with success; tried again where that may help."""
-
-    def once() -> RemotingCommand:
-        answer = channel_to(address, settings).call(RemotingCommand(code, dict(fields), body))
-        if answer.code != ResponseCode.SUCCESS:
-            raise AnsweredError(address, what, answer)
-        return answer
-
-    return retrying(settings, once)
+    """A request that must be answered with success."""
+    return _on_channel(address, settings, lambda channel: _ask(channel, [(code, fields, body)], what)[0])
 
 
 def call_all(
     address: str, settings: NetSettings, requests: list[tuple[int, Mapping[str, str]]], what: str
 ) -> list[RemotingCommand]:
     """Many requests to one server, all under way at once; each must be answered with success."""
+    asked = [(code, fields, None) for code, fields in requests]
+    return _on_channel(address, settings, lambda channel: _ask(channel, asked, what))
 
-    def once() -> list[RemotingCommand]:
-        channel = channel_to(address, settings)
-        opaques = [channel.submit(RemotingCommand(code, dict(fields))) for code, fields in requests]
-        answers = [channel.wait(opaque) for opaque in opaques]
-        for answer in answers:
-            if answer.code != ResponseCode.SUCCESS:
-                raise AnsweredError(address, what, answer)
-        return answers
 
-    return retrying(settings, once)
+def _ask(
+    channel: Channel, requests: Sequence[tuple[int, Mapping[str, str], bytes | None]], what: str
+) -> list[RemotingCommand]:
+    opaques = [channel.submit(RemotingCommand(code, dict(fields), body)) for code, fields, body in requests]
+    answers = [channel.wait(opaque) for opaque in opaques]
+    for answer in answers:
+        if answer.code != ResponseCode.SUCCESS:
+            raise AnsweredError(channel.address, what, answer)
+    return answers

@@ -25,6 +25,15 @@ class OptionError(ConfigError):
         self.name = name
 
 
+def check_given(given: Mapping[str, str]) -> None:
+    """Refuse a call without any option, and say where that comes from."""
+    if not given:
+        raise ConfigError(
+            "no option was given, and Spark keeps none for a table: instead of CREATE TABLE … USING rocketmq,"
+            " use CREATE TEMPORARY VIEW … USING rocketmq OPTIONS (namesrv '…', topic '…')"
+        )
+
+
 class Options:
     """Options by their names; each is read by the kind of value that it has."""
 

@@ -25,6 +25,9 @@ SETTINGS = {
     "spark.executor.extraJavaOptions": _ARROW,
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.streaming.checkpointFileManagerClass": _LOCAL_CHECKPOINTS,
+    # A driver that dies while it writes down its first micro-batch leaves a temporary file, for which Spark
+    # would refuse the checkpoint ever after.
+    "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
 }
@@ -52,15 +55,15 @@ def session(
 
     from kourou.spark import daemon  # not at the top: it runs as a program of its own
 
-    if "SPARK_REMOTE" not in os.environ:
+    remote = os.environ.get("SPARK_REMOTE")
+    if remote is None or remote.startswith("local"):
         provide_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
-    if master is not None or "SPARK_REMOTE" not in os.environ:
+    if master is not None or remote is None:
         builder = builder.master(master or os.environ.get("MASTER") or "local[*]")
     settings = {**SETTINGS, "spark.python.daemon.module": daemon.__name__}
-    if push_filters:
-        settings[PUSH_DOWN] = "true"
+    settings[PUSH_DOWN] = str(push_filters).lower()  # said either way: a session of before may have set it
     settings |= conf or {}
     for key, value in settings.items():
         if value:

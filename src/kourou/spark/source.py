@@ -21,9 +21,11 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
+from kourou.errors import KourouError
 from kourou.spark import schema as columns
-from kourou.spark.options import OptionError, Options
+from kourou.spark.options import OptionError, Options, check_given
 from kourou.spark.read.wanted import Wanted
+from kourou.spark.sentence import in_one_sentence, rows_in_one_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,10 +51,13 @@ class RocketmqDataSource(DataSource):
         """What format() is given."""
         return "rocketmq"
 
+    @in_one_sentence
     def schema(self) -> str:
         """All columns; a schema of the user's own is a projection of these."""
+        check_given(self.options)
         return columns.ddl()
 
+    @in_one_sentence
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query."""
         names = columns.columns_of(schema)
@@ -61,24 +66,32 @@ class RocketmqDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of a stream, which comes from brokers."""
-        from kourou.spark.read.stream import RocketmqStreamReader
+        from kourou.spark.read.stream import RefusedReader, RocketmqStreamReader
 
-        return RocketmqStreamReader(dict(self.options), columns.columns_of(schema))
+        try:
+            return RocketmqStreamReader(dict(self.options), columns.columns_of(schema))
+        except KourouError as error:  # which Spark 4.3 would hide behind one of its own
+            return RefusedReader(error)
 
+    @in_one_sentence
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of a batch query."""
         from kourou.spark.write.sink import RocketmqWriter
 
+        check_given(self.options)
         return RocketmqWriter(dict(self.options), schema, overwrite)
 
+    @in_one_sentence
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The writer of a stream."""
         from kourou.spark.write.sink import RocketmqStreamWriter
 
+        check_given(self.options)
         return RocketmqStreamWriter(dict(self.options), schema, overwrite)
 
     def _road(self, names: tuple[str, ...]) -> Road:
         given = dict(self.options)
+        check_given(given)
         if "namesrv" in given:
             from kourou.spark.read.broker_road import BrokerRoad
 
@@ -111,6 +124,7 @@ class RocketmqReader(DataSourceReader):
     def __init__(self, road: Road) -> None:
         self._road = road
 
+    @in_one_sentence
     def partitions(self) -> Sequence[InputPartition]:
         """What the tasks read."""
         return [InputPartition(part) for part in self._road.plan()] or [Nothing()]
@@ -119,7 +133,7 @@ class RocketmqReader(DataSourceReader):
         """The rows of a partition."""
         if partition.value is None:
             return iter(())
-        return self._road.read(partition.value)
+        return rows_in_one_sentence(self._road.read(partition.value))
 
 
 class PushdownReader(RocketmqReader):

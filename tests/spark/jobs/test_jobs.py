@@ -366,6 +366,12 @@ def test_stats_count_by_time(spark, cluster, topic):
     assert sum(row["bytes"] for row in rows) == 40
 
 
+def test_a_job_through_spark_connect_is_refused_in_a_line(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
+    (tmp_path / "commitlog").mkdir()
+    assert "a job needs a driver of its own" in run("stats", tmp_path, code=2)
+
+
 def test_help_does_not_load_spark():
     program = "import sys; from kourou.cli import app; assert 'pyspark' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -9,9 +9,10 @@ import time
 import pytest
 
 from kourou.remoting.protocol.codes import RequestCode
-from kourou.spark.channel import NetSettings, channel_to, close_channels
+from kourou.spark.channel import NetSettings, close_channels
+from kourou.spark.cluster import ClusterView
 from kourou.spark.read.broker_road import BrokerRoad
-from kourou.spark.read.pull import OffsetsGoneError, PullSettings, QueuePuller, QueueRange
+from kourou.spark.read.pull import OffsetsGoneError, PullSettings, QueuePuller, QueueRange, Source
 from kourou.spark.schema import ALL_COLUMNS
 from kourou.testing import Cluster
 from support.spark import bodies_of, send
@@ -239,27 +240,23 @@ def test_what_retention_took_is_data_loss(spark, tmp_path):
 
 def test_a_pull_of_offsets_that_are_gone_names_them(cluster, orders):
     gone = QueueRange("orders", "broker-a", 0, 25, 64)
-    address = cluster.broker_addresses[0]
-
-    def puller(fail):
-        settings = PullSettings(net=NetSettings(), group="tests", fail_on_data_loss=fail)
-        return QueuePuller(gone, settings, lambda: channel_to(address, settings.net))
-
     with pytest.raises(OffsetsGoneError, match="orders-broker-a-0: offsets 30 to"):
-        list(puller(True).pieces())
-    assert b"".join(puller(False).pieces()).count(b"order ") == 5
+        list(puller_of(cluster, gone).pieces())
+    assert b"".join(puller_of(cluster, gone, fail_on_data_loss=False).pieces()).count(b"order ") == 5
+
+
+def puller_of(cluster, wanted, **more):
+    settings = PullSettings(net=NetSettings(), group="tests", **more)
+    view = ClusterView(cluster.namesrv, settings.net)
+    view.route(wanted.topic)
+    return QueuePuller(wanted, settings, Source(view, wanted, view.servers(wanted.broker_name)))
 
 
 def test_pulls_are_as_many_as_the_broker_makes_necessary(cluster):
     topic = next(names)
     cluster.create_topic(topic, queues=1)
     send(cluster, topic, (b"x" * 100 for _ in range(640)), queue=0)
-    settings = PullSettings(net=NetSettings(), group="tests")
-    puller = QueuePuller(
-        QueueRange(topic, "broker-a", 0, 0, 640),
-        settings,
-        lambda: channel_to(cluster.broker_addresses[0], settings.net),
-    )
+    puller = puller_of(cluster, QueueRange(topic, "broker-a", 0, 0, 640))
 
     assert b"".join(puller.pieces()).count(b"x" * 100) == 640
     assert puller.pulls <= 2 * 640 // 32
@@ -271,19 +268,13 @@ def test_a_lost_connection_costs_no_record(cluster):
     topic = next(names)
     cluster.create_topic(topic, queues=1)
     send(cluster, topic, (b"record %04d" % n for n in range(900)), queue=0)
-    settings = PullSettings(net=NetSettings(), group="tests", depth=4)
-    channels = []
-
-    def connect():
-        channels.append(channel_to(cluster.broker_addresses[0], settings.net))
-        return channels[-1]
-
-    puller = QueuePuller(QueueRange(topic, "broker-a", 0, 0, 900), settings, connect)
-    bodies = []
+    puller = puller_of(cluster, QueueRange(topic, "broker-a", 0, 0, 900), depth=4)
+    bodies, channels = [], set()
     for number, body in enumerate(puller._bodies()):
         bodies.append(bytes(body))
+        channels.add(puller._channel)
         if number == 3:
-            channels[0]._socket.shutdown(socket.SHUT_RDWR)
+            puller._channel._socket.shutdown(socket.SHUT_RDWR)
 
     joined = b"".join(bodies)
     assert [joined.count(b"record %04d" % n) for n in range(900)] == [1] * 900
@@ -313,7 +304,7 @@ def test_a_lost_connection_costs_no_record(cluster):
         ({"pattern": "("}, "option pattern"),
         ({"assign": '{"orders": 1}'}, "option assign"),
         ({"assign": '{"orders": {"broker-a": [9]}}'}, "option assign: orders-broker-a-9"),
-        ({"topic": "nobody-made-me"}, "no name server knows topic nobody-made-me"),
+        ({"topic": "nobody-made-me", "waitTimeout": "0s"}, "no name server knows topic nobody-made-me"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_refused_by_name(cluster, orders, options, said):

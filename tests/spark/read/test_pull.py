@@ -18,8 +18,9 @@ from kourou.remoting.protocol.codes import ResponseCode
 from kourou.remoting.protocol.command import ROCKETMQ, RemotingCommand, decode
 from kourou.spark import channel
 from kourou.spark.channel import Channel, ChannelError, NetSettings
+from kourou.spark.cluster import ClusterView
 from kourou.spark.read import pull
-from kourou.spark.read.pull import PullSettings, QueuePuller, QueueRange
+from kourou.spark.read.pull import PullSettings, QueuePuller, QueueRange, Source
 from support.stores.records import simple_message
 
 COUNT = 500
@@ -113,8 +114,10 @@ def pulled(server: Server, start: int, end: int, depth: int = pull.DEPTH) -> tup
     settings = PullSettings(net=NetSettings(timeout_s=30), group="g", depth=depth)
     wanted = QueueRange("t", "broker-a", 0, start, end)
     watched = Watched(server.address, settings.net)
+    source = Source(ClusterView("", settings.net), wanted, ())
+    source.connect = lambda: watched  # type: ignore[method-assign]
     try:
-        pieces = [bytes(piece) for piece in QueuePuller(wanted, settings, lambda: watched).pieces()]
+        pieces = [bytes(piece) for piece in QueuePuller(wanted, settings, source).pieces()]
         assert watched.owed == 0
         return pieces, watched.owed_then
     finally:

@@ -91,6 +91,16 @@ def test_a_query_goes_on_where_its_checkpoint_ends(spark, cluster, topic, tmp_pa
     assert source["endOffset"] == source["latestOffset"]
 
 
+def test_a_driver_that_died_while_it_wrote_down_the_first_batch(spark, cluster, topic, tmp_path):
+    """It leaves the file that was to be renamed, and Spark would not use the checkpoint again."""
+    offsets = tmp_path / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / ".0.5d3e0b52-5a6c-4c5a-8f5b-6c1f3f2d7a10.tmp").write_bytes(b"v1")
+    send(cluster, topic, bodies(0, 4), queues=2)
+    run(stream(spark, cluster, topic), tmp_path)
+    assert written(spark, tmp_path) == bodies(0, 4)
+
+
 def test_a_first_batch_that_is_planned_again_begins_where_it_began(spark, cluster, topic, tmp_path):
     send(cluster, topic, bodies(0, 10), queues=2)
     frame = stream(spark, cluster, topic, startingOffsets="latest")

@@ -210,10 +210,11 @@ def _new_of_cluster(
     reads = BrokerReads(
         Options({**which, **source.options, "namesrv": source.text}, ALL_READ_OPTIONS), ALL_COLUMNS
     )
-    cluster = reads.cluster()
-    bounds = cluster.bounds(reads.subscription.queues(cluster))
+    cluster, bounds = reads.at_first(
+        lambda cluster: (cluster, cluster.bounds(reads.subscription.queues(cluster)))
+    )
     start = {queue: int(offsets.get(_key(queue), low)) for queue, (low, _) in bounds.items()}
-    end = {queue: high for queue, (_, high) in bounds.items()}
+    end = cluster.not_behind(start, bounds)
     ranges = within_bounds(start, end, bounds, fail_on_data_loss=reads.fail_on_data_loss)
     following = {_key(queue): offset for queue, offset in end.items()}
     return list(reads.parts(cluster, ranges)), lambda part: reads.read(part, Wanted()), following

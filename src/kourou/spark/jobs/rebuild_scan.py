@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kourou.clock import SystemClock
-from kourou.errors import BadMessageError
 from kourou.inspect.directory import StoreDirectory
 from kourou.inspect.log_scan import Blank, Break, Stretch, walk
 from kourou.inspect.rebuild import salvage
@@ -268,19 +267,11 @@ class _NotedQueues(ConsumeQueueStore):
             batch = (request.store_timestamp, request.batch_base, request.batch_count)
             self._note(request.topic, request.queue_id, (*place, request.queue_offset, False, *batch))
         if names.INNER_MULTI_DISPATCH in request.properties:
-            for name, queue_id, offset in self.light_entries(request):
-                self._note_light(name, queue_id, (*place, offset, True, 0, 0, 0))
+            for light, offset in self.light_entries(request):
+                self._note(light.topic, light.queue_id, (*place, offset, True, 0, 0, 0))
 
     def delete_topic(self, topic: str) -> None:
         """Entries stay noted: older ones are in other ranges, too. They are left out when all is known."""
-
-    def _note_light(self, name: str, queue_id: int, entry: tuple[int, ...]) -> None:
-        try:
-            queue = self.get_or_create(name, queue_id)
-        except BadMessageError:  # a name that no queue can have
-            return
-        if isinstance(queue, ConsumeQueue):
-            self._note(name, queue_id, entry)
 
     def _note(self, topic: str, queue_id: int, entry: tuple[int, ...]) -> None:
         self._one_by_one.setdefault((topic, queue_id), []).append(entry)

@@ -2,8 +2,8 @@
 
 Options, beside those of `offsets`:
 
-- namesrv, group, requestTimeout, fetchRetries, fetchRetryInterval: the cluster, the consumer group that
-  pulls (brokers make it unless they are told not to), and how patient to be.
+- namesrv, group, requestTimeout, waitTimeout, fetchRetries, fetchRetryInterval: the cluster, the consumer
+  group that pulls (brokers make it unless they are told not to), and how patient to be.
 - tls, tlsConfig, accessKey, secretKey, securityToken: TLS by Java's tls.properties, and Java's signatures.
 - topic, topics, pattern, assign: what to read; {"topic": {"broker": [0, 1]}} for the last.
 - tags or sql: an expression that brokers filter by. keys: only messages with one of these keys.
@@ -17,26 +17,25 @@ tasks.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kourou.message.model import MessageQueue
 from kourou.remoting.tls import TlsConfig
-from kourou.spark.channel import NetSettings, channel_to
-from kourou.spark.cluster import Bounds, ClusterView
+from kourou.spark.channel import FIRST_WAIT_S, WAIT_S, NetSettings, retrying
+from kourou.spark.cluster import SLAVES, Bounds, ClusterView, Server
 from kourou.spark.options import OptionError, Options
 from kourou.spark.read.offsets import EARLIEST, LATEST, OffsetSpec, Subscription, within_bounds
-from kourou.spark.read.pull import DEPTH, PullSettings, QueuePuller, QueueRange
+from kourou.spark.read.pull import DEPTH, PullSettings, QueuePuller, QueueRange, Source
 from kourou.spark.read.wanted import MAX_LONG, Wanted
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
 CONNECTION_OPTIONS = frozenset(
-    ("namesrv", "group", "requestTimeout", "fetchRetries", "fetchRetryInterval", "tls", "tlsConfig",
-     "accessKey", "secretKey", "securityToken")
+    ("namesrv", "group", "requestTimeout", "waitTimeout", "fetchRetries", "fetchRetryInterval", "tls",
+     "tlsConfig", "accessKey", "secretKey", "securityToken")
 )  # fmt: skip
 READ_OPTIONS = CONNECTION_OPTIONS | frozenset(
     (*Subscription.NAMES, "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
@@ -46,6 +45,8 @@ READ_OPTIONS = CONNECTION_OPTIONS | frozenset(
 BATCH_ONLY = frozenset(("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "keys"))
 STREAM_ONLY = frozenset(("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitGroup"))
 ALL_READ_OPTIONS = READ_OPTIONS | BATCH_ONLY | STREAM_ONLY
+
+_T = TypeVar("_T")
 
 DEFAULT_GROUP = "kourou-spark"
 # Ranges of a broker that are smaller than this together are one task: a task costs more than their pulls.
@@ -66,11 +67,11 @@ def net_settings(options: Options) -> NetSettings:
     ):
         if name in options and other not in options:
             raise OptionError(name, f"it needs {other}")
-    retries = options.number("fetchRetries", 3, least=0)
-    assert retries is not None
     return NetSettings(
         timeout_s=options.seconds("requestTimeout", 10.0),
-        retries=retries,
+        wait_s=options.seconds("waitTimeout", WAIT_S),
+        first_wait_s=options.seconds("waitTimeout", FIRST_WAIT_S),
+        retries=options.number("fetchRetries", least=0),
         retry_interval_s=options.seconds("fetchRetryInterval", 0.1),
         tls=tls,
         access_key=options.text("accessKey"),
@@ -92,10 +93,10 @@ def name_servers(options: Options) -> str:
 
 
 class Part:
-    """Ranges of queues of one broker, and where that is."""
+    """Ranges of queues of one broker, and where they could be read when this was planned."""
 
-    def __init__(self, address: str, ranges: Sequence[QueueRange]) -> None:
-        self.address = address
+    def __init__(self, servers: Sequence[Server], ranges: Sequence[QueueRange]) -> None:
+        self.servers = tuple(servers)
         self.ranges = tuple(ranges)
 
     @property
@@ -114,7 +115,7 @@ class BrokerReads:
         self.fail_on_data_loss = options.flag("failOnDataLoss", True)
         self.min_partitions = options.number("minPartitions")
         self.max_records = options.number("maxRecordsPerPartition")
-        self.from_slaves = options.flag("readFromSlaves", False)
+        self.from_slaves = options.choice("readFromSlaves", SLAVES, "false")
         self.decompress = options.flag("decompress", True)
         self.fail_on_bad_body = options.flag("failOnBadBody", False)
         self.tags, self.sql = options.names("tags"), options.text("sql")
@@ -134,6 +135,12 @@ class BrokerReads:
         """The cluster, asked anew."""
         return ClusterView(self.namesrv, self.pull.net, from_slaves=self.from_slaves)
 
+    def at_first(self, work: Callable[[ClusterView], _T]) -> _T:
+        """What `work` gives when a query begins. What does not answer is waited for, but not for long unless
+        the option says so: its address may be wrong."""
+        net = self.pull.net
+        return retrying(net, "the cluster", lambda: work(self.cluster()), limit_s=net.first_wait_s)
+
     def parts(self, cluster: ClusterView, ranges: Mapping[MessageQueue, Bounds]) -> list[Part]:
         """Ranges, cut and put together as the options ask."""
         total = sum(high - low for low, high in ranges.values())
@@ -151,7 +158,7 @@ class BrokerReads:
             ]
         merge_up_to = 0 if self.min_partitions is not None else min(most, MERGE_RECORDS)
         return [
-            Part(cluster.address(broker_name, for_pull=True), group)
+            Part(cluster.servers(broker_name, master_first=broker_name in cluster.by_slave), group)
             for broker_name, own in pieces.items()
             for group in _merged(own, merge_up_to)
         ]
@@ -161,7 +168,6 @@ class BrokerReads:
         from kourou.spark.read.rows import RowMaker
 
         settings = self._with_expression(wanted)
-        connect = functools.partial(channel_to, part.address, settings.net)
         for item in part.ranges:
             own = dataclasses.replace(
                 wanted,
@@ -172,7 +178,7 @@ class BrokerReads:
                 self.names, wanted=own, broker_name=item.broker_name, decompress_body=self.decompress,
                 fail_on_bad_body=self.fail_on_bad_body,
             )  # fmt: skip
-            puller = QueuePuller(item, settings, connect)
+            puller = QueuePuller(item, settings, Source(self.cluster(), item, part.servers))
             for records in puller.pieces():
                 yield from maker.from_records(records)
 
@@ -232,10 +238,10 @@ class BrokerRoad:
 
     def plan(self) -> Sequence[Part]:
         """The ranges of queues to read."""
+        return [] if self.wanted.nothing else self._reads.at_first(self._plan)
+
+    def _plan(self, cluster: ClusterView) -> Sequence[Part]:
         reads, wanted = self._reads, self.wanted
-        if wanted.nothing:
-            return []
-        cluster = reads.cluster()
         topics = wanted.topics
         queues = reads.subscription.queues(cluster, lambda topic: topics is None or topic in topics)
         if wanted.queue_ids is not None:

@@ -14,9 +14,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from kourou.errors import ConfigError
+from kourou.errors import ConfigError, KourouError
 from kourou.message.model import MessageQueue
-from kourou.spark.cluster import Bounds, ClusterView
+from kourou.spark.channel import ChannelError
+from kourou.spark.cluster import Bounds, ClusterView, UnknownTopicError
 from kourou.spark.options import OptionError, Options
 from kourou.spark.read.pull import OffsetsGoneError
 
@@ -133,28 +134,32 @@ def within_bounds(
     found = {}
     for queue, last in end.items():
         first = start[queue]
+        if first == last:
+            continue
         if first > last:
             # The queue was made anew, or somebody asked for it.
-            _lost(f"{show(queue)} begins at {first}, behind its end {last}", fail_on_data_loss)
+            lost(f"{show(queue)} begins at {first}, behind its end {last}", fail_on_data_loss)
             continue
         here = bounds.get(queue)
         if here is None:
-            if first < last:
-                text = f"{show(queue)} does not exist any more: offsets {first} to {last - 1} are gone"
-                _lost(text, fail_on_data_loss)
+            lost(
+                f"{show(queue)} does not exist any more: offsets {first} to {last - 1} are gone",
+                fail_on_data_loss,
+            )
             continue
-        if first < here.low and first < last:
+        if first < here.low:
             gone = f"offsets {first} to {min(here.low, last) - 1} are gone, it begins at {here.low} now"
-            _lost(f"{show(queue)}: {gone}", fail_on_data_loss)
+            lost(f"{show(queue)}: {gone}", fail_on_data_loss)
         if last > here.high:
-            _lost(f"{show(queue)} ends at {here.high}, before {last}", fail_on_data_loss)
+            lost(f"{show(queue)} ends at {here.high}, before {last}", fail_on_data_loss)
         low, high = max(first, here.low), min(last, here.high)
         if low < high:
             found[queue] = Bounds(low, high)
     return found
 
 
-def _lost(text: str, fail: bool) -> None:
+def lost(text: str, fail: bool) -> None:
+    """Data loss: an error, or a warning."""
     if fail:
         raise OffsetsGoneError(f"{text}; failOnDataLoss=false reads what is left")
     log.warning("%s: the rest is read", text)
@@ -182,18 +187,30 @@ class Subscription:
             self._topics = sorted({queue.topic for queue in self._assigned})
 
     def queues(
-        self, cluster: ClusterView, wanted: Callable[[str], bool] = lambda topic: True
+        self,
+        cluster: ClusterView,
+        wanted: Callable[[str], bool] = lambda topic: True,
+        away: dict[str, KourouError] | None = None,
     ) -> set[MessageQueue]:
-        """The queues as they are now, of topics that are wanted."""
+        """The queues as they are now, of topics that are wanted. With `away`, what is not there is noted."""
         topics = self._topics if self._pattern is None else cluster.topics(self._pattern)
         found: set[MessageQueue] = set()
         for topic in filter(wanted, topics):
-            found.update(cluster.route(topic).read_queues)
+            try:
+                found.update(cluster.route(topic).read_queues)
+            except UnknownTopicError as error:
+                if away is None:
+                    raise
+                away[f"topic {topic}"] = error
         if not self._assigned:
             return found
-        missing = sorted(queue for queue in self._assigned if wanted(queue.topic) and queue not in found)
-        if missing:
-            raise OptionError("assign", f"{show(missing[0])} does not exist")
+        for queue in sorted(queue for queue in self._assigned if wanted(queue.topic) and queue not in found):
+            if queue.broker_name in cluster.masters():
+                raise OptionError("assign", f"{show(queue)} does not exist")
+            gone = ChannelError(f"{show(queue)}: no name server knows broker {queue.broker_name}")
+            if away is None:
+                raise gone
+            away[f"broker {queue.broker_name}"] = gone
         return found.intersection(self._assigned)
 
 

@@ -6,16 +6,17 @@ complete, whatever the broker gives at once; windows are as long as the broker's
 What comes is handed over in the order of the queue, in pieces of many records.
 
 Offsets that are gone (retention overtook the reader) are data loss: an error that names the queue and the
-offsets, or a warning.
+offsets, or a warning. Only a master can say so: a slave that does not have them may get them yet.
+
+A broker that is away is looked for again, at its master's place and its slaves', until it has taken too long.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from kourou.errors import KourouError
@@ -24,14 +25,16 @@ from kourou.message.scan import records as scan
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import JSON, RemotingCommand, frame_head, new_opaque
 from kourou.spark.channel import (
-    BACK_OFF_MOST_S,
     RETRY_CODES,
     AnsweredError,
+    AwayError,
     Channel,
     ChannelError,
     NetSettings,
+    Wait,
+    channel_to,
 )
-from kourou.spark.cluster import SUBSCRIPTION_FLAG
+from kourou.spark.cluster import SUBSCRIPTION_FLAG, ClusterView, Server, first_of
 
 log = logging.getLogger(__name__)
 
@@ -44,14 +47,21 @@ IN_FLIGHT_BYTES = 4 * 1024 * 1024
 # So many bytes of records are handed over together, at most unless an answer has more.
 PIECE_BYTES = 4 * 1024 * 1024
 
-# With this remark a broker skips messages whose file it is about to delete.
-_REMOVING = "MESSAGE_WAS_REMOVING"
+# Remarks of a broker that says "retry": messages do not match, or their file is about to be deleted. A slave
+# whose master is up says "retry" to everything else that it does not find, too.
+_NO_MATCH, _REMOVING = "NO_MATCHED_MESSAGE", "MESSAGE_WAS_REMOVING"
 # An answer with records, as brokers write it: fields in the order of their names.
 _FOUND = re.compile(
     rb'\{"code":0,"extFields":\{[^{}]*?"nextBeginOffset":"(\d{1,18})"[^{}]*\},"flag":1,"language":"\w+",'
     rb'"opaque":(\d+),'
 )
-_GOES_ON = (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
+
+
+_NOT_THERE = (
+    ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_NOT_FOUND,
+)  # fmt: skip
+# Slaves get the tables of topics and groups every few seconds, long after the messages.
+_NOT_ON_SLAVE_YET = (*_NOT_THERE, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
 
 
 class OffsetsGoneError(KourouError):
@@ -84,16 +94,42 @@ class PullSettings:
     fail_on_data_loss: bool = True
 
 
+class Source:
+    """Where a range is pulled from."""
+
+    def __init__(self, cluster: ClusterView, wanted: QueueRange, servers: Sequence[Server]) -> None:
+        self._cluster = cluster
+        self._wanted = wanted
+        self._servers = servers
+        self.is_slave = False
+
+    def connect(self) -> Channel:
+        """A channel to the first server that is there."""
+        server, channel = first_of(
+            self._servers, lambda server: channel_to(server.address, self._cluster.settings)
+        )
+        self.is_slave = server.is_slave
+        return channel
+
+    def look_again(self) -> None:
+        """Ask where the broker is now: at another place, or only its slave is left. Its master is first."""
+        try:
+            self._cluster.route(self._wanted.topic)
+            self._servers = self._cluster.servers(self._wanted.broker_name)
+        except (AwayError, AnsweredError) as error:  # it may be at the old place
+            log.info("%s: %s", self._wanted, error)
+
+
 class _Window:
     """A part of the range, and what has come of it."""
 
-    __slots__ = ("at", "end", "opaque", "start", "tries")
+    __slots__ = ("at", "end", "opaque", "start", "wait")
 
     def __init__(self, start: int, end: int) -> None:
         self.start = self.at = start
         self.end = end
         self.opaque = 0
-        self.tries = 0
+        self.wait: Wait | None = None
 
 
 class _Requests:
@@ -136,10 +172,10 @@ class _Requests:
 class QueuePuller:
     """Pulls one range of one queue."""
 
-    def __init__(self, wanted: QueueRange, settings: PullSettings, connect: Callable[[], Channel]) -> None:
+    def __init__(self, wanted: QueueRange, settings: PullSettings, source: Source) -> None:
         self._range = wanted
         self._settings = settings
-        self._connect = connect
+        self._source = source
         self._requests = _Requests(wanted, settings)
         self._channel: Channel | None = None
         self._pending: deque[_Window] = deque()
@@ -186,7 +222,7 @@ class QueuePuller:
     def _submit(self, windows: Collection[_Window]) -> None:
         try:
             if self._channel is None:
-                self._channel = self._connect()
+                self._channel = self._source.connect()
             self._ask(self._channel, windows)
         except ChannelError as error:
             self._again(self._pending[0], error)
@@ -197,18 +233,16 @@ class QueuePuller:
 
     def _again(self, failed: _Window, error: KourouError) -> None:
         """Connect again after a pause, and send what is under way once more."""
-        settings = self._settings.net
+        if failed.wait is None:
+            failed.wait = Wait(self._settings.net, f"broker {self._range.broker_name}")
         while True:
-            failed.tries += 1
-            if failed.tries > settings.retries:
-                raise error
-            log.warning("a pull of %s is tried again: %s", self._range, error)
-            time.sleep(min(settings.retry_interval_s * 2**failed.tries, BACK_OFF_MOST_S))
+            failed.wait.pause(error)
             if self._channel is not None:
                 self._channel.close()
                 self._channel = None
             try:
-                self._channel = self._connect()
+                self._source.look_again()
+                self._channel = self._source.connect()
                 self._ask(self._channel, self._pending)
                 return
             except ChannelError as failure:
@@ -225,9 +259,10 @@ class QueuePuller:
                         self._again(window, self._refused(answer))
                         continue
                     body = self._take(window, answer)
-            except ChannelError as error:
+            except AwayError as error:
                 self._again(window, error)
                 continue
+            window.wait = None
             if body:
                 yield body
             if window.at < window.end:
@@ -260,22 +295,26 @@ class QueuePuller:
         return body
 
     def _take(self, window: _Window, answer: RemotingCommand) -> memoryview | None:
-        before = window.at
-        if answer.code in _GOES_ON:
+        before, code, is_slave = window.at, answer.code, self._source.is_slave
+        leads_on = code == ResponseCode.PULL_RETRY_IMMEDIATELY and (
+            not is_slave or answer.remark == _NO_MATCH
+        )
+        if code == ResponseCode.SUCCESS or leads_on:
             following = int(answer.ext_fields["nextBeginOffset"])
             if answer.remark == _REMOVING:
                 self._lost(before, min(following, window.end))
             return self._go_on(window, following, memoryview(answer.body or b""))
-        if answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            low = int(answer.ext_fields["minOffset"])
-            self._lost(before, min(low, window.end) if low > before else window.end)
-            window.at = low if before < low < window.end else window.end
-        elif answer.code == ResponseCode.PULL_NOT_FOUND:
-            # Nothing at an offset that the queue had: the log has lost it, or the queue was made anew.
-            self._lost(before, window.end)
-            window.at = window.end
-        else:
+        if code not in (_NOT_ON_SLAVE_YET if is_slave else _NOT_THERE):
             raise self._refused(answer)
+        if is_slave:
+            raise AwayError(
+                f"a slave of {self._range.broker_name} does not have {self._range} at {before} yet"
+            )
+        low = int(answer.ext_fields.get("minOffset", "0"))
+        # Nothing at an offset that the queue had: deleted, lost by the log, or the queue was made anew.
+        reached = low if before < low < window.end else window.end
+        self._lost(before, reached)
+        window.at = reached
         return None
 
     def _refused(self, answer: RemotingCommand) -> AnsweredError:

@@ -7,7 +7,6 @@ Spark. Spark joins filters by AND, so each one can only narrow what is wanted.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -141,7 +140,7 @@ class Wanted:
     def _with_time(self, kind: str, value: datetime) -> Wanted | None:
         moment = value if value.tzinfo else value.replace(tzinfo=UTC)
         micros = (moment - _EPOCH) // _MICROSECOND
-        at_least, after = math.ceil(micros / 1000), micros // 1000 + 1
+        at_least, after = -(-micros // 1000), micros // 1000 + 1
         begin, end = {
             "EqualTo": (at_least, after),
             "GreaterThan": (after, None),

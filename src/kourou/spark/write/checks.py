@@ -1,5 +1,7 @@
 """answer_checks: what a driver says when a broker asks what became of half messages of a query.
 
+Only versions before this one have sent half messages (`once` does without): this is for those that are left.
+
 A broker asks for halves that nobody has ended for some seconds. Those of a micro-batch that is under way
 are left alone: the commit ends them. What is still asked for when its micro-batch is done, or when a later
 one is, is what a try that failed has left, or a copy that the broker made of a half: it is rolled back.
@@ -22,9 +24,10 @@ from kourou.client.consume.received import ReceivedMessage
 from kourou.client.core import ClientCore, make_client_id
 from kourou.client.produce.transactions import Checks, TransactionState
 from kourou.spark.places import local_place
+from kourou.spark.write.once import Journal
 from kourou.spark.write.sink import DEFAULT_GROUP
-from kourou.spark.write.transactions import BATCH_PROPERTY, TransactionLog
 
+BATCH_PROPERTY = "KOUROU_BATCH"
 HEARTBEAT_S = 5.0
 STOP_TIMEOUT_S = 30.0
 
@@ -33,7 +36,7 @@ class CheckAnswers:
     """The answers for one query, from its checkpoint."""
 
     def __init__(self, checkpoint: str) -> None:
-        self._log = TransactionLog(checkpoint)
+        self._log = Journal(checkpoint)
         self._checkpoint = local_place(checkpoint, "checkpointLocation")
         self.rolled_back = 0
 

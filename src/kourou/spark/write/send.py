@@ -3,7 +3,7 @@
 Messages of a queue wait until they fill a batch. A queue has one request under way at a time, so that what
 goes to one queue keeps its order; others are under way meanwhile. A batch that a broker does not take is
 sent again, where the queue was not named by the caller also to another broker. It may then be stored twice:
-unique ids tell.
+unique ids tell. A sender that is given `stored`, which looks into a queue, sends only what is not there.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 
 from kourou.client.routes import TopicRoute
 from kourou.errors import BadMessageError, KourouError
@@ -23,7 +23,16 @@ from kourou.message.properties import DELAY_TIME_LEVEL, TIMER_DELIVER_MS, encode
 from kourou.message.topics import AUTO_CREATE_TOPIC
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
-from kourou.spark.channel import AnsweredError, Channel, ChannelError, channel_to
+from kourou.spark.channel import (
+    RETRY_CODES,
+    AnsweredError,
+    AwayError,
+    Channel,
+    ChannelError,
+    Wait,
+    channel_to,
+    retrying,
+)
 from kourou.spark.cluster import ClusterView, UnknownTopicError
 
 log = logging.getLogger(__name__)
@@ -44,24 +53,16 @@ _FINAL = (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION)
 @dataclass(slots=True)
 class _Batch:
     queue: MessageQueue
-    unique_key: str = ""  # of its first message
+    keys: list[str] = field(default_factory=list)  # the unique ids of its messages
     entries: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
     named: bool = False  # the caller named the queue: no other will do
     single: Message | None = None  # a message in a request of its own
     sys_flag: int = 0
-    tries: int = 0
+    wait: Wait | None = None
+    doubtful: bool = False  # a broker may have it
     opaque: int = 0
-    channel: Channel | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """Where a message of a single send went."""
-
-    queue: MessageQueue
-    message: Message
-    answer: RemotingCommand
+    channel: Channel | None = None  # None: nothing is under way
 
 
 class BatchSender:
@@ -75,7 +76,17 @@ class BatchSender:
         batch_bytes: int = BATCH_BYTES,
         batch_records: int = BATCH_RECORDS,
         first_turn: int = 0,
+        is_first: bool = True,
+        stored: Callable[[MessageQueue, Collection[str]], Collection[str]] | None = None,
+        allowed: Collection[MessageQueue] | None = None,
     ) -> None:
+        """`is_first`: nobody has sent there before, and what is away may as well be wrong. `allowed`: queues
+        that messages may go to; all by default."""
+        self._is_first = is_first
+        self._stored = stored
+        self._allowed = allowed
+        self.seen: set[str] = set()  # topics that exist
+        self._unknown_since: dict[str, float] = {}
         self._cluster = cluster
         self._group = group
         self._batch_bytes = batch_bytes
@@ -103,7 +114,8 @@ class BatchSender:
         if sys_flag or DELAY_TIME_LEVEL in message.properties or TIMER_DELIVER_MS in message.properties:
             queue, named = self._choose(message.topic, queue_id, sharding_key)
             # A batch takes none of these.
-            self._send(_Batch(queue, named=named, single=message, sys_flag=sys_flag))
+            keys = [message.properties["UNIQ_KEY"]]
+            self._send(_Batch(queue, keys, named=named, single=message, sys_flag=sys_flag))
             return
         try:
             entry = encode_in_batch(
@@ -131,8 +143,9 @@ class BatchSender:
             queue, named = self._choose(topic, queue_id, sharding_key)
             batch = self._open.get(queue)
         if batch is None:
-            batch = self._open[queue] = _Batch(queue, unique_key, named=named)
+            batch = self._open[queue] = _Batch(queue, named=named)
         batch.entries.append(entry)
+        batch.keys.append(unique_key)
         batch.size_bytes += len(entry)
         if len(batch.entries) >= self._batch_records:
             self._close(batch)
@@ -144,27 +157,11 @@ class BatchSender:
         while self._under_way:
             self._settle(next(iter(self._under_way.values())))
 
-    def send_singles(self, messages: Sequence[tuple[Message, MessageQueue, int]]) -> Iterator[Sent]:
-        """Each message in a request of its own, with its system flag; where each went, in order."""
-        waiting: list[_Batch] = []
-        for message, queue, sys_flag in messages:
-            batch = _Batch(queue, single=message, sys_flag=sys_flag, named=True)
-            self._submit(batch)
-            waiting.append(batch)
-            if len(waiting) >= REQUESTS_UNDER_WAY:
-                yield self._sent(waiting.pop(0))
-        for batch in waiting:
-            yield self._sent(batch)
-
-    def _sent(self, batch: _Batch) -> Sent:
-        assert batch.single is not None
-        return Sent(batch.queue, batch.single, self._wait(batch))
-
     # Queues
 
     def choose(self, topic: str, queue_id: int | None, sharding_key: str | None) -> MessageQueue:
         """The queue for the next message."""
-        queues = self._write_queues(topic)
+        queues = self.write_queues(topic)
         if sharding_key is not None:
             return queues[abs(java_hash(sharding_key)) % len(queues)]
         if queue_id is not None:
@@ -184,23 +181,44 @@ class BatchSender:
             queue = self._rolling[topic] = self.choose(topic, None, None)
         return queue, False
 
-    def _write_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+    def write_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues that messages of a topic go to."""
         route = self._routes.get(topic)
         if route is None:
-            try:
-                route = self._cluster.route(topic)
-            except UnknownTopicError:
-                default = self._cluster.route(AUTO_CREATE_TOPIC)
-                queues = tuple(
-                    queue._replace(topic=topic)
-                    for queue in default.write_queues
-                    if queue.queue_id < DEFAULT_QUEUES
-                )
-                route = TopicRoute(topic, queues, (), default.addresses)
-            self._routes[topic] = route
-        if not route.write_queues:
-            raise KourouError(f"topic {topic} has no queue that can be written to")
+            settings = self._cluster.settings
+            is_first = self._is_first and topic not in self.seen
+            limit_s = settings.first_wait_s if is_first else settings.wait_s
+            route = retrying(settings, f"topic {topic}", lambda: self._route(topic), limit_s=limit_s)
         return route.write_queues
+
+    def _route(self, topic: str) -> TopicRoute:
+        try:
+            route = self._cluster.route(topic)
+            self.seen.add(topic)
+        except UnknownTopicError as error:
+            # Its brokers may be away: another, that is not allowed to, must not make it for that.
+            since = self._unknown_since.setdefault(topic, time.monotonic())
+            waits = time.monotonic() - since < self._cluster.settings.first_wait_s
+            if topic in self.seen or (waits and not self._is_first and self._allowed is None):
+                raise
+            route = self._route_of_new(topic, error)
+        if self._allowed is not None:
+            own = tuple(queue for queue in route.write_queues if queue in self._allowed)
+            route = replace(route, write_queues=own)
+        if not route.write_queues:
+            raise AwayError(f"topic {topic} has no queue that can be written to")
+        self._routes[topic] = route
+        return route
+
+    def _route_of_new(self, topic: str, unknown: UnknownTopicError) -> TopicRoute:
+        try:
+            default = self._cluster.route(AUTO_CREATE_TOPIC)
+        except UnknownTopicError:
+            raise unknown from None
+        queues = tuple(
+            queue._replace(topic=topic) for queue in default.write_queues if queue.queue_id < DEFAULT_QUEUES
+        )
+        return TopicRoute(topic, queues, (), default.addresses)
 
     # Requests
 
@@ -223,55 +241,74 @@ class BatchSender:
 
     def _submit(self, batch: _Batch) -> None:
         try:
-            batch.channel = self._channel(batch.queue.broker_name)
-            batch.opaque = batch.channel.submit(self._request(batch))
+            self._request_of(batch)
         except ChannelError as error:
-            batch.channel = None
             self._again(batch, error)
 
+    def _request_of(self, batch: _Batch) -> None:
+        batch.channel = None
+        channel = self._channel(batch.queue.broker_name)
+        batch.doubtful = True  # from here on
+        batch.opaque = channel.submit(self._request(batch))
+        batch.channel = channel
+
     def _channel(self, broker_name: str) -> Channel:
-        address = self._cluster.address(broker_name)
+        address = self._cluster.master(broker_name)
         owned = self._channels.get(address)
         if owned is not None and not owned.closed:
             return owned
         channel = self._channels[address] = channel_to(address, self._cluster.settings)
         return channel
 
-    def _wait(self, batch: _Batch) -> RemotingCommand:
-        while True:
-            assert batch.channel is not None
+    def _wait(self, batch: _Batch) -> None:
+        while batch.channel is not None:
             try:
                 answer = batch.channel.wait(batch.opaque)
             except ChannelError as error:
                 self._again(batch, error)
                 continue
             if answer.code in _STORED:
-                self.sent += len(batch.entries) or 1
-                return answer
+                self.sent += len(batch.keys)
+                return
             refused = AnsweredError(batch.queue.broker_name, f"messages for {batch.queue.topic}", answer)
             if answer.code in _FINAL:
                 raise refused
             self._again(batch, refused)
 
     def _again(self, batch: _Batch, error: KourouError) -> None:
+        """Send a batch once more after a pause, or what is not stored of it: that may be nothing."""
         settings = self._cluster.settings
+        if batch.wait is None:
+            may_pass = not isinstance(error, AnsweredError) or error.code in RETRY_CODES
+            limit_s = settings.wait_s if may_pass else settings.first_wait_s
+            batch.wait = Wait(settings, f"brokers of {batch.queue.topic}", limit_s)
         while True:
-            batch.tries += 1
-            if batch.tries > settings.retries:
-                raise error
-            log.warning("messages for %s are sent again: %s", batch.queue.topic, error)
-            time.sleep(settings.retry_interval_s * 2 ** (batch.tries - 1))
-            self._routes.pop(batch.queue.topic, None)
+            batch.wait.pause(error)
             try:
-                queues = self._write_queues(batch.queue.topic)
+                queues = self._route(batch.queue.topic).write_queues
+                if batch.doubtful and self._stored is not None:
+                    self._drop_stored(batch, self._stored)
+                if not batch.keys:
+                    batch.channel = None
+                    return
                 if not batch.named:
                     others = [q for q in queues if q.broker_name != batch.queue.broker_name] or list(queues)
                     self._move(batch, others[next(self._turn) % len(others)])
-                batch.channel = self._channel(batch.queue.broker_name)
-                batch.opaque = batch.channel.submit(self._request(batch))
+                self._request_of(batch)
                 return
-            except ChannelError as failure:
+            except (AwayError, AnsweredError) as failure:
                 error = failure
+
+    def _drop_stored(
+        self, batch: _Batch, stored: Callable[[MessageQueue, Collection[str]], Collection[str]]
+    ) -> None:
+        """Leave in a batch only what its queue does not have; an error if the broker cannot say."""
+        there = stored(batch.queue, batch.keys)
+        left = [number for number, key in enumerate(batch.keys) if key not in there]
+        self.sent += len(batch.keys) - len(left)
+        batch.keys = [batch.keys[number] for number in left]
+        batch.entries = [batch.entries[number] for number in left] if batch.single is None else []
+        batch.doubtful = False
 
     def _move(self, batch: _Batch, queue: MessageQueue) -> None:
         """Another queue takes the batch; its place among those under way stays where it was."""
@@ -293,5 +330,5 @@ class BatchSender:
         if single is not None:
             fields["h"], fields["i"] = str(single.flag), encode_properties(single.properties)
             return RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields, bytes(single.body))
-        fields["m"], fields["i"] = "true", encode_properties({"UNIQ_KEY": batch.unique_key})
+        fields["m"], fields["i"] = "true", encode_properties({"UNIQ_KEY": batch.keys[0]})
         return RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, fields, b"".join(batch.entries))

@@ -8,20 +8,22 @@ its body as it was stored: it is sent as such, compressed in the way that its sy
 At least once: a task that fails is run again and sends its rows again. Each row's UNIQ_KEY follows from the
 query, the micro-batch, the partition and its place in it, so a repeat has the id of the first.
 
-Exactly once (`delivery=exactly-once`): tasks send half messages, which nobody sees; the commit in the
-driver ends them (`transactions`).
+Exactly once (`delivery=exactly-once`): tasks write files, and the commit in the driver sends them (`once`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.taskcontext import TaskContext
@@ -35,8 +37,9 @@ from kourou.spark.options import OptionError, Options
 from kourou.spark.places import local_place
 from kourou.spark.read.broker_road import CONNECTION_OPTIONS, name_servers, net_settings
 from kourou.spark.schema import COLUMNS
+from kourou.spark.sentence import in_one_sentence
+from kourou.spark.write.once import Journal, Publisher, Staged, Stager, this_machine
 from kourou.spark.write.send import BATCH_BYTES, BatchSender
-from kourou.spark.write.transactions import Half, Row, TransactionLog, end_all, send_halves
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -72,8 +75,6 @@ class Written(WriterCommitMessage):
     """What a task has sent."""
 
     rows: int
-    halves: tuple[Half, ...] = ()
-    skipped: bool = False  # the micro-batch was decided before: nothing was sent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +121,12 @@ class SinkSettings:
 
     def cluster(self) -> ClusterView:
         """The cluster to write to."""
-        return ClusterView(self.namesrv, net_settings(Options(self.options, SINK_OPTIONS)))
+        net = net_settings(Options(self.options, SINK_OPTIONS))
+        return ClusterView(self.namesrv, net, from_slaves="never")
+
+    def publisher(self) -> Publisher:
+        """What sends the rows of an exactly-once query."""
+        return Publisher(self.cluster(), self.group, self.batch_bytes)
 
 
 def _check_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
@@ -140,18 +146,27 @@ def _check_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
     return tuple(name for name in kinds if name in _KINDS and name not in unused)
 
 
+class _Row(NamedTuple):
+    """A message, where it goes, and the system flag of a body that is compressed."""
+
+    message: Message
+    queue_id: int | None
+    sharding_key: str | None
+    sys_flag: int
+
+
 class _Task:
     """The rows of one partition of one micro-batch."""
 
-    def __init__(self, settings: SinkSettings, job: str, batch_id: int | None) -> None:
+    def __init__(self, settings: SinkSettings, job: str, batch_id: int | None = None) -> None:
         context = TaskContext.get()
         self.partition = 0 if context is None else context.partitionId()
         self._settings = settings
-        self._job = job
+        self._is_first = not batch_id
         seed = f"{job}/{batch_id}/{self.partition}".encode()
         self._prefix = hashlib.blake2b(seed, digest_size=8).hexdigest().upper()
 
-    def rows(self, batches: Iterator[Any]) -> Iterator[Row]:
+    def _rows(self, batches: Iterator[Any]) -> Iterator[_Row]:
         """The message of each row, and where it goes."""
         number, started = 0, time.monotonic()
         per_second = self._settings.per_second
@@ -164,7 +179,7 @@ class _Task:
                 yield self._message(dict(zip(own, row)), fixed, number)
                 number += 1
 
-    def _message(self, row: Mapping[str, Any], fixed: str | None, number: int) -> Row:
+    def _message(self, row: Mapping[str, Any], fixed: str | None, number: int) -> _Row:
         body, topic = row["body"], fixed or row.get("topic")
         if not (topic and body):
             raise _incomplete(number, topic)
@@ -189,7 +204,7 @@ class _Task:
             topic, body.encode() if isinstance(body, str) else body, properties, row.get("flag") or 0
         )
         sys_flag = 0 if row.get("bodyError") is None else row["sysFlag"] & _COMPRESSION
-        return Row(message, row.get("queueId"), sharding_key, sys_flag)
+        return _Row(message, row.get("queueId"), sharding_key, sys_flag)
 
     def unique_key(self, number: int) -> str:
         """The id of a row: as long as a client's own, its time field zero, so that tools find it by it."""
@@ -203,19 +218,27 @@ class _Task:
             group=settings.group,
             batch_bytes=settings.batch_bytes,
             first_turn=self.partition,
+            is_first=self._is_first,
         )
-        if settings.is_plain:
-            self._add_plain(sender, batches)
-        else:
-            for row in self.rows(batches):
-                sender.add(
-                    row.message, queue_id=row.queue_id, sharding_key=row.sharding_key, sys_flag=row.sys_flag
-                )
+        self._add_all(sender, batches)
         sender.flush()
         return Written(sender.sent)
 
-    def _add_plain(self, sender: BatchSender, batches: Iterator[Any]) -> None:
-        """Rows that need no more than a topic, a body and texts: as `rows`, in a third of the time. Hot."""
+    def stage(self, batches: Iterator[Any], directory: str | Path | None) -> Staged:
+        """Write all rows to a file of a directory."""
+        stager = Stager(directory, self.partition)
+        self._add_all(stager, batches)
+        return stager.close()
+
+    def _add_all(self, target: BatchSender | Stager, batches: Iterator[Any]) -> None:
+        if self._settings.is_plain:
+            self._add_plain(target, batches)
+            return
+        for message, queue_id, sharding_key, sys_flag in self._rows(batches):
+            target.add(message, queue_id=queue_id, sharding_key=sharding_key, sys_flag=sys_flag)
+
+    def _add_plain(self, target: BatchSender | Stager, batches: Iterator[Any]) -> None:
+        """Rows that need no more than a topic, a body and texts: as `_rows`, in a third of the time. Hot."""
         number, fixed = 0, self._settings.topic
         nothing = itertools.repeat(None)
         for batch in batches:
@@ -240,16 +263,8 @@ class _Task:
                     entry = encode_in_batch(body, properties.encode(), flag or 0)
                 except BadMessageError as error:
                     raise KourouError(f"row {number}: {error}") from error
-                sender.add_encoded(topic, entry, unique_key)
+                target.add_encoded(topic, entry, unique_key)
                 number += 1
-
-    def send_halves(self, batches: Iterator[Any], batch_id: int | None) -> Written:
-        """Send all rows as half messages."""
-        settings = self._settings
-        sender = BatchSender(settings.cluster(), group=settings.group, first_turn=self.partition)
-        mark = None if batch_id is None else f"{self._job}/{batch_id}"
-        halves = tuple(send_halves(sender, self.rows(batches), settings.group, mark))
-        return Written(len(halves), halves)
 
 
 def _incomplete(number: int, topic: str | None) -> KourouError:
@@ -273,19 +288,33 @@ class RocketmqWriter(DataSourceArrowWriter):
             raise ConfigError("mode overwrite: messages cannot be overwritten, use append")
         self._settings = SinkSettings.read(given, schema)
         self._job = uuid.uuid4().hex  # the same for all tries of a task
+        self._machine = this_machine()
+        self._directory = f"{tempfile.gettempdir()}/kourou-spark-{self._job}"
 
-    def write(self, iterator: Iterator[Any]) -> Written:
+    @in_one_sentence
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Send a partition, in a task."""
-        task = _Task(self._settings, self._job, None)
-        return task.send_halves(iterator, None) if self._settings.exactly_once else task.send(iterator)
+        task = _Task(self._settings, self._job)
+        if not self._settings.exactly_once:
+            return task.send(iterator)
+        return task.stage(iterator, self._directory if this_machine() == self._machine else None)
 
+    @in_one_sentence
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks are done: show what they sent."""
-        end_all(self._settings.cluster(), self._settings.group, _halves(messages), commit=True)
+        """All tasks are done: send what they wrote."""
+        files = _staged(messages)
+        publisher = self._settings.publisher()
+        if files:
+            publisher.publish(files, publisher.ends(files, is_first=True))
+        self._clean()
 
+    @in_one_sentence
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """A task failed: what others sent is rolled back, if it is not visible yet."""
-        end_all(self._settings.cluster(), self._settings.group, _halves(messages), commit=False)
+        """A task failed: nothing that others wrote is sent."""
+        self._clean()
+
+    def _clean(self) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)
 
 
 class RocketmqStreamWriter(DataSourceStreamArrowWriter):
@@ -300,14 +329,19 @@ class RocketmqStreamWriter(DataSourceStreamArrowWriter):
         if not self._settings.checkpoint:
             raise OptionError("delivery", "exactly-once needs checkpointLocation as an option of the query")
         # Workers have other directories of their own: what is relative is so to that of the driver.
-        place = str(local_place(self._settings.checkpoint, "checkpointLocation"))
-        self._settings = replace(self._settings, checkpoint=place)
+        place = local_place(self._settings.checkpoint, "checkpointLocation")
+        self._settings = replace(self._settings, checkpoint=str(place))
+        try:
+            self._journal().prepare()
+        except OSError as error:
+            raise ConfigError(f"checkpointLocation={place} cannot be written to: {error}") from error
 
-    def _log(self) -> TransactionLog:
+    def _journal(self) -> Journal:
         assert self._settings.checkpoint is not None
-        return TransactionLog(self._settings.checkpoint)
+        return Journal(self._settings.checkpoint)
 
-    def write(self, iterator: Iterator[Any]) -> Written:
+    @in_one_sentence
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Send a partition of a micro-batch, in a task."""
         context = TaskContext.get()
         assert context is not None
@@ -316,20 +350,22 @@ class RocketmqStreamWriter(DataSourceStreamArrowWriter):
         task = _Task(self._settings, job, batch_id)
         if not self._settings.exactly_once:
             return task.send(iterator)
-        if self._log().decided(batch_id):  # this batch is run again: the commit goes on with what it has
-            return Written(0, skipped=True)
-        return task.send_halves(iterator, batch_id)
+        if self._journal().decided(batch_id):  # this batch is run again: the commit goes on with what it has
+            return Written(0)
+        return task.stage(iterator, self._journal().files(batch_id))
 
+    @in_one_sentence
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """All tasks are done: show what they sent."""
+        """All tasks are done: send what they wrote."""
         if self._settings.exactly_once:
-            self._log().commit(self._settings.cluster(), self._settings.group, batchId, _halves(messages))
+            self._journal().commit(self._settings.publisher(), batchId, _staged(messages))
 
+    @in_one_sentence
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """A task failed: roll back what others sent."""
-        if self._settings.exactly_once and not self._log().decided(batchId):
-            end_all(self._settings.cluster(), self._settings.group, _halves(messages), commit=False)
+        """A task failed: what others wrote is of no use."""
+        if self._settings.exactly_once:
+            self._journal().abort(batchId)
 
 
-def _halves(messages: Sequence[WriterCommitMessage | None]) -> list[Half]:
-    return [half for message in messages if isinstance(message, Written) for half in message.halves]
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    return [message for message in messages if isinstance(message, Staged)]
