@@ -16,7 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report
-from benchmarks.beside_java import brokers, clients, crash, growth, profiles, replication, scale, services
+from benchmarks.beside_java import (
+    brokers,
+    clients,
+    crash,
+    growth,
+    pops,
+    profiles,
+    replication,
+    scale,
+    services,
+)
 from benchmarks.beside_java.broker_processes import CannotRunError
 from benchmarks.beside_java.figures import machine
 from benchmarks.common import Row, print_rows
@@ -25,6 +35,7 @@ NAMES = ["append", "flush", "read", "scan", "recovery", "memory", "sql_filter", 
 COMPARISONS: dict[str, Any] = {
     "brokers": brokers,
     "services": services,
+    "pops": pops,
     "replication": replication,
     "clients": clients,
     "crash": crash,

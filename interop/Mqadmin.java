@@ -40,7 +40,7 @@ public class Mqadmin {
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             JSONArray read = JSON.parseArray(line);
             PrintStream errors = System.err;
-            if (read.get(0) instanceof JSONArray) {
+            if (!read.isEmpty() && read.get(0) instanceof JSONArray) {
                 try {
                     atOnce(read, answers);
                 } finally {

@@ -1,6 +1,7 @@
 #!/bin/sh
-# usage: run.sh StoreDump|StoreWrite|Interop|Mqadmin|SqlFilter|Allocate|TraceDecode|ClientBench|Services|Access|Headers ARGS...
+# usage: run.sh StoreDump|StoreWrite|Interop|Mqadmin|SqlFilter|Allocate|TraceDecode|ClientBench|Services|Access|Headers|Pop|PopCalls ARGS...
 #        run.sh namesrv|broker -c CONF        start a real server in the foreground
+#        run.sh proxy -pc CONF                and the real proxy
 #        run.sh fetch                         only get the jars
 #        run.sh compile                       only get the jars and compile
 #
@@ -24,7 +25,7 @@ fetch() {
 
 compile() {
     mkdir -p "$classes"
-    for name in StoreDump StoreWrite Interop Mqadmin SqlFilter Allocate TraceDecode ClientBench Services Access Headers; do
+    for name in StoreDump StoreWrite Interop Mqadmin SqlFilter Allocate TraceDecode ClientBench Services Access Headers Pop PopCalls; do
         if [ ! -f "$classes/$name.class" ] || [ "$here/$name.java" -nt "$classes/$name.class" ]; then
             javac -nowarn -Xlint:-options -encoding UTF-8 -cp "$classes:$lib/*" -d "$classes" "$here/$name.java" >&2
         fi
@@ -32,7 +33,7 @@ compile() {
 }
 
 if [ $# -eq 0 ]; then
-    sed -n '2,5s/^# //p' "$0" >&2
+    sed -n '2,6s/^# //p' "$0" >&2
     exit 2
 fi
 fetch
@@ -45,6 +46,7 @@ shift
 case $main in
     namesrv) main=org.apache.rocketmq.namesrv.NamesrvStartup ;;
     broker) main=org.apache.rocketmq.broker.BrokerStartup ;;
+    proxy) main=org.apache.rocketmq.proxy.ProxyStartup ;;
 esac
 mkdir -p "$home"
 exec java ${JAVA_OPTS:--Xmx512m} -XX:+UseSerialGC \

@@ -112,7 +112,7 @@ def run(options: argparse.Namespace) -> dict[str, Figures]:
     root = Path(tempfile.mkdtemp(prefix="kourou-bench-", dir=os.environ.get("BENCH_DIR")))
     try:
         for name in names:
-            with running(name, root / name, JAVA_OPTIONS, more) as broker, _Wire(broker) as wire:
+            with running(name, root / name, JAVA_OPTIONS, more) as broker, Wire(broker) as wire:
                 figures[name] = {
                     "transactions": _transactions(broker, wire, options),
                     "precision": _precision(broker, wire, options),
@@ -154,7 +154,7 @@ def _print(figures: dict[str, Figures], options: argparse.Namespace) -> None:
 # What is measured
 
 
-def _transactions(broker: Broker, wire: _Wire, options: argparse.Namespace) -> dict[str, float]:
+def _transactions(broker: Broker, wire: Wire, options: argparse.Namespace) -> dict[str, float]:
     _say(f"{broker.name} broker: {options.transactions:,} transactions …")
     more = f"TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02"
     prepare = _sends(TRANSACTIONS_TOPIC, options.size, more, sys_flag=4)
@@ -170,7 +170,7 @@ def _transactions(broker: Broker, wire: _Wire, options: argparse.Namespace) -> d
     return meter.report(options.transactions)
 
 
-def _precision(broker: Broker, wire: _Wire, options: argparse.Namespace) -> dict[str, float]:
+def _precision(broker: Broker, wire: Wire, options: argparse.Namespace) -> dict[str, float]:
     _say(f"{broker.name} broker: {options.rate:,} due messages a second, for {options.seconds:g} s …")
     count = int(options.rate * options.seconds)
     frame = _sends(PRECISION_TOPIC, options.size, f"DELAY\x01{PRECISION_LEVEL}\x02")
@@ -202,7 +202,7 @@ def _precision(broker: Broker, wire: _Wire, options: argparse.Namespace) -> dict
     }  # fmt: skip
 
 
-def _due(broker: Broker, wire: _Wire, options: argparse.Namespace, due_s: int) -> dict[str, float]:
+def _due(broker: Broker, wire: Wire, options: argparse.Namespace, due_s: int) -> dict[str, float]:
     _say(f"{broker.name} broker: {options.count:,} messages that are due at once …")
     frame = _sends(DUE_TOPIC, options.size, f"DELAY\x01{DUE_LEVEL}\x02")
     began = time.perf_counter()
@@ -219,7 +219,7 @@ def _due(broker: Broker, wire: _Wire, options: argparse.Namespace, due_s: int) -
     return meter.report(options.count)
 
 
-def _wait_for(wire: _Wire, topic: str, count: int) -> None:
+def _wait_for(wire: Wire, topic: str, count: int) -> None:
     deadline = time.monotonic() + DELIVERY_TIMEOUT_S
     while (found := wire.messages_in(topic)) < count:
         if time.monotonic() > deadline:
@@ -272,7 +272,7 @@ def _sends(topic: str, size_bytes: int, more: str, sys_flag: int = 0) -> Callabl
     return frame
 
 
-class _Wire:
+class Wire:
     """One connection to a broker."""
 
     def __init__(self, broker: Broker) -> None:
@@ -285,7 +285,7 @@ class _Wire:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._stream = self._socket.makefile("rb", buffering=1 << 20)
 
-    def __enter__(self) -> _Wire:
+    def __enter__(self) -> Wire:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -346,10 +346,10 @@ class _Wire:
         header, body = self._any_answer()
         return orjson.loads(header), body
 
-    def messages_in(self, topic: str) -> int:
+    def messages_in(self, topic: str, queues: int = QUEUES) -> int:
         """How many are in the queues of a topic."""
         total = 0
-        for queue_id in range(QUEUES):
+        for queue_id in range(queues):
             answer, _ = self._call(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
             if answer["code"] == ResponseCode.SUCCESS:
                 total += int(answer["extFields"]["offset"])

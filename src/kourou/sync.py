@@ -1,4 +1,4 @@
-"""The clients for programs without an event loop: the same, with plain calls.
+"""The clients for programs without an event loop: the same API with blocking calls.
 
     with Producer("127.0.0.1:9876", group="orders") as producer:
         receipt = producer.send(Message("orders", b"...", tags="paid"))
@@ -26,10 +26,12 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 from kourou import client
 from kourou.client import (
     ClientError,
+    ExpiredHandleError,
     Message,
     MessageBatch,
     MessageQueue,
     NoRouteError,
+    PopBatch,
     ReceivedMessage,
     ReconsumeLater,
     RefusedError,
@@ -38,10 +40,12 @@ from kourou.client import (
     TransactionReceipt,
 )
 from kourou.client.options import (
+    MAX_POP,
     ClientOptions,
     ConsumerOptions,
     ProducerOptions,
     PullConsumerOptions,
+    SimpleConsumerOptions,
     keywords,
     takes,
 )
@@ -51,22 +55,25 @@ __all__ = [
     "Producer",
     "Consumer",
     "PullConsumer",
+    "SimpleConsumer",
     "Message",
     "MessageBatch",
     "MessageQueue",
+    "PopBatch",
     "ReceivedMessage",
     "SendReceipt",
     "ReconsumeLater",
     "Sql",
     "ClientError",
+    "ExpiredHandleError",
     "NoRouteError",
     "RefusedError",
 ]
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
-_C = TypeVar("_C", client.Producer, client.Consumer, client.PullConsumer)
-_R = TypeVar("_R", client.Consumer, client.PullConsumer)
+_C = TypeVar("_C", client.Producer, client.Consumer, client.PullConsumer, client.SimpleConsumer)
+_R = TypeVar("_R", client.Consumer, client.PullConsumer, client.SimpleConsumer)
 
 
 SIGNAL_WAIT_S = 0.5
@@ -153,7 +160,7 @@ class _Loop:
 
 
 def _hand_over(future: concurrent.futures.Future[_T], task: asyncio.Task[_T]) -> None:
-    """Give what became of a task to whoever waits for it in another thread."""
+    """Copy the result of a task to a future of another thread."""
     if task.cancelled():
         future.cancel()
     error = None if task.cancelled() else task.exception()
@@ -166,7 +173,7 @@ def _hand_over(future: concurrent.futures.Future[_T], task: asyncio.Task[_T]) ->
 
 
 async def _cancel_others() -> None:
-    """End what is left of a client that was interrupted, as asyncio.run does."""
+    """Cancel the remaining tasks of a client that was interrupted, as asyncio.run does."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -188,7 +195,7 @@ class _Facade(Generic[_C]):
         self.options = options
         self._loop = _Loop(f"kourou-{type(self).__name__.lower()}")
         given = keywords(options)
-        # Signals come to the main thread, where the client does not run: that is done here.
+        # Signals arrive in the main thread, and the client runs in another one.
         self._stops_on_signals = given.get("stop_on_signals", False)
         if self._stops_on_signals:
             given["stop_on_signals"] = False
@@ -220,7 +227,7 @@ class _Facade(Generic[_C]):
         return self
 
     def _stop(self) -> None:
-        """What a signal does, on the loop."""
+        """The reaction to a signal, on the event loop."""
 
     def close(self) -> None:
         """Disconnect, with what the asynchronous client does when it is left."""
@@ -243,7 +250,7 @@ class _Facade(Generic[_C]):
 
 
 class _Reader(_Facade[_R]):
-    """What Consumer and PullConsumer have in common."""
+    """What all consumers have in common."""
 
     def _stop(self) -> None:
         self._client.stop()
@@ -394,7 +401,7 @@ class PullConsumer(_Reader[client.PullConsumer]):
         self._loop.run(self._client.seek_to_begin, queue)
 
     def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on behind the newest message of a queue."""
+        """Go on after the newest message of a queue."""
         self._loop.run(self._client.seek_to_end, queue)
 
     def offset_for_timestamp(self, queue: MessageQueue, when: Any) -> int:
@@ -410,7 +417,7 @@ class PullConsumer(_Reader[client.PullConsumer]):
         self._loop.call(lambda: self._client.resume(*queues))
 
     def position(self, queue: MessageQueue) -> int:
-        """The offset behind what `poll` gave of a queue."""
+        """The offset after what `poll` gave of a queue."""
         return self._loop.call(lambda: self._client.position(queue))
 
     def committed(self, queue: MessageQueue) -> int | None:
@@ -420,3 +427,38 @@ class PullConsumer(_Reader[client.PullConsumer]):
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Keep everything that `poll` gave, or these offsets."""
         self._loop.run(self._client.commit, offsets)
+
+
+class SimpleConsumer(_Reader[client.SimpleConsumer]):
+    """Receives and acknowledges messages. Its options are those of SimpleConsumerOptions."""
+
+    @takes(SimpleConsumerOptions)
+    def __init__(self, options: SimpleConsumerOptions) -> None:
+        super().__init__(client.SimpleConsumer, options)
+
+    def receive(
+        self, max_messages: int = MAX_POP, *, invisible_s: float | None = None, await_s: float | None = None
+    ) -> PopBatch:
+        """Messages of one topic of one broker; without any after `await_s`, an empty batch."""
+        return self._loop.run(self._client.receive, max_messages, invisible_s=invisible_s, await_s=await_s)
+
+    def fetch_arrow(
+        self,
+        max_messages: int = 1024,
+        *,
+        invisible_s: float | None = None,
+        await_s: float | None = None,
+        columns: Iterable[str] | None = None,
+    ) -> Any:
+        """What there is now, as one RecordBatch; without any it waits as `receive` does."""
+        return self._loop.run(
+            self._client.fetch_arrow, max_messages, invisible_s=invisible_s, await_s=await_s, columns=columns
+        )
+
+    def ack(self, messages: Any) -> None:
+        """A message is done, or several: a list, a batch of `receive`, or rows of `fetch_arrow`."""
+        self._loop.run(self._client.ack, messages)
+
+    def change_invisible(self, message: ReceivedMessage, invisible_s: float, *, suspend: bool = False) -> str:
+        """Have a message come again so long from now; its new handle."""
+        return self._loop.run(self._client.change_invisible, message, invisible_s, suspend=suspend)

@@ -57,41 +57,14 @@ def test_every_request_has_a_rule():
 
 
 @pytest.mark.parametrize("code", SERVED, ids=lambda code: RequestCode(code).name)
-class TestEveryRequest:
-    def test_is_refused_without_a_good_signature(self, guard, code):
-        assert not may(guard, request_of(code))
-        assert not may(guard, Credentials("nobody", "x").sign(request_of(code)))
-        assert not may(guard, Credentials("admin", "wrong").sign(request_of(code)))
-        assert not may(guard, request_of(code, AccessKey="admin"))
-
-    def test_is_refused_if_anything_was_changed(self, guard, code):
-        for change in ("field", "new field", "body"):
-            request = SUPER.sign(request_of(code))
-            if change == "body":
-                request.body = bytes(request.body or b"") + b" "
-            else:
-                request.ext_fields["topic" if change == "field" else "zz"] = "other"
-            assert not may(guard, request), change
-
-    def test_is_for_super_users(self, guard, code):
-        assert may(guard, SUPER.sign(request_of(code)))
-
-    def test_is_not_for_a_user_who_is_allowed_nothing(self, guard, code):
-        assert not may(guard, APP.sign(request_of(code)))
-
-    def test_is_for_a_user_who_is_allowed_what_it_needs(self, guard, tables, code):
-        needs = needs_of(request_of(code), "C")
-        assert needs
-        actions: dict[str, list[str]] = {}
-        for need in needs:
-            resource = str(need.resource) if need.resource.name != "*" else f"{need.resource.type}:*"
-            actions.setdefault(resource, []).append(need.actions[0])
-        for resource, allowed in actions.items():
-            allow(tables, resource, actions=allowed)
-        assert may(guard, APP.sign(request_of(code)))
-        last = needs[-1].resource
-        allow(tables, str(last) if last.name != "*" else f"{last.type}:*", decision=DENY)
-        assert not may(guard, APP.sign(request_of(code)))
+def test_every_request_is_refused_if_anything_was_changed_after_it_was_signed(guard, code):
+    for change in ("field", "new field", "body"):
+        request = SUPER.sign(request_of(code))
+        if change == "body":
+            request.body = bytes(request.body or b"") + b" "
+        else:
+            request.ext_fields["topic" if change == "field" else "zz"] = "other"
+        assert not may(guard, request), change
 
 
 def test_what_java_leaves_open_is_the_clusters():
@@ -209,7 +182,7 @@ def test_secrets_are_not_shown():
     [
         ({"authorizationEnabled": "true"}, "authenticationEnabled"),
         ({"authenticationEnabled": "yes"}, "true or false"),
-        ({"authenticationWhitelist": "10,x"}, "request codes"),
+        ({"authenticationWhitelist": "10,x"}, "x is no request code"),
         ({"initAuthenticationUser": "admin"}, "initAuthenticationUser"),
     ],
 )

@@ -19,10 +19,10 @@ from kourou.remoting.protocol.command import RemotingCommand
 from support.sites.access import BROKER as BROKER_CODES
 from support.sites.broker import Site
 from support.sites.guarded_site import NameServerSite, User, guarded_name_server, guarded_site
-from support.sites.resources import BROKER, NAME_SERVER, OURS, REGISTERED, Case, prepare
+from support.sites.resources import BROKER, NAME_SERVER, OURS, REGISTERED, prepare
 
 
-def test_every_request_that_is_served_is_in_the_table() -> None:
+def test_every_request_that_is_served_is_in_the_table():
     assert {int(RequestCode[case.code]) for case in BROKER} == BROKER_CODES
     assert {int(RequestCode[case.code]) for case in NAME_SERVER} == set(map(int, NAME_SERVER_CODES))
 
@@ -56,7 +56,7 @@ def state_of(site: Site) -> list[object]:
 
 
 @pytest.mark.parametrize("case", BROKER, ids=lambda case: f"{case.code} {case.needs}")
-def test_a_broker_serves_who_has_every_right_that_is_needed(site: Site, case: Case) -> None:
+def test_a_broker_serves_who_has_every_right_that_is_needed(site, case):
     scene = prepare(site)
     User(site, "other").allow({"Topic:x": ["Pub"]})
     user = User(site, "app")
@@ -82,7 +82,7 @@ def routes_of(site: NameServerSite) -> list[object]:
 
 
 @pytest.mark.parametrize("case", NAME_SERVER, ids=lambda case: f"{case.code} {case.needs}")
-def test_a_name_server_serves_who_has_every_right_that_is_needed(tmp_path: Path, case: Case) -> None:
+def test_a_name_server_serves_who_has_every_right_that_is_needed(tmp_path, case):
     with guarded_name_server(tmp_path) as site:
         admin = User(site, "admin")
         body = json.dumps(REGISTERED).encode()

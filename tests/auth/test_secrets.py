@@ -243,7 +243,7 @@ def is_allowed(kind: str, mark: str) -> bool:
     return kind == "producer" and mark.endswith(TRANS_HALF_TOPIC)
 
 
-def test_no_byte_of_a_message_reaches_who_may_not_read_it(site: Site) -> None:
+def test_no_byte_of_a_message_reaches_who_may_not_read_it(site):
     scene, planted = prepare(site), plant(site)
     with attackers_of(site, USERS) as attackers:
         for attacker in attackers:
@@ -273,7 +273,7 @@ def test_no_byte_of_a_message_reaches_who_may_not_read_it(site: Site) -> None:
     assert f"body-{TRANS_HALF_TOPIC}" in by_kind["producer"]
 
 
-def test_who_may_read_everything_is_sent_every_secret_of_a_message(site: Site) -> None:
+def test_who_may_read_everything_is_sent_every_secret_of_a_message(site):
     """So that the test above looks where there is something to be found."""
     scene, planted = prepare(site), plant(site)
     with attackers_of(site, ["admin"]) as (admin,):
@@ -286,7 +286,7 @@ def test_who_may_read_everything_is_sent_every_secret_of_a_message(site: Site) -
     assert "password" not in seen  # of the configuration: for its own file alone
 
 
-def test_no_byte_of_a_name_servers_secrets_reaches_who_may_not_read_it(tmp_path: Path) -> None:
+def test_no_byte_of_a_name_servers_secrets_reaches_who_may_not_read_it(tmp_path):
     secrets = {
         "innerClientAuthenticationCredentials": json.dumps({"accessKey": "i", "secretKey": f"{MARK}-inner"}),
         "tls.client.keyPassword": f"{MARK}-password",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand, decode
 from kourou.remoting.protocol.headers import CreateTopic
 from kourou.testing import Cluster
+from support.sites.broker import until
 
 WAIT_S = 10
 PULL_RESET = ResponseCode.PULL_OFFSET_MOVED
@@ -154,13 +155,6 @@ def queue_table(value: dict[str, Any]) -> dict[tuple[str, int], Any]:
     """A table whose keys are queues, by topic and queue id."""
     found = {MessageQueue.from_json(key): item for key, item in value.items()}
     return {(queue.topic, queue.queue_id): item for queue, item in found.items()}
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # Offsets: reset on the server

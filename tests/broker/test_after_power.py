@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from kourou.remoting.protocol import lenient_json
@@ -30,7 +28,7 @@ def is_flushed(site: Site) -> bool:
     return log.files.flushed_where == log.max_offset
 
 
-def test_the_log_is_on_the_disk_before_a_delay_counts_as_delivered(tmp_path: Path):
+def test_the_log_is_on_the_disk_before_a_delay_counts_as_delivered(tmp_path):
     clock = ManualClock()
     with running(tmp_path, UNFLUSHED, clock=clock) as site:
         site.make_topic("t")
@@ -46,7 +44,7 @@ def test_the_log_is_on_the_disk_before_a_delay_counts_as_delivered(tmp_path: Pat
         assert is_flushed(site)
 
 
-def test_offsets_are_not_saved_while_the_log_cannot_be_flushed_but_other_tables_are(tmp_path: Path):
+def test_offsets_are_not_saved_while_the_log_cannot_be_flushed_but_other_tables_are(tmp_path):
     clock, disk = ManualClock(), FaultDisk()
     config = tmp_path / "store" / "config"
     failure = pytest.raises(OSError, match="the log cannot be brought to the disk")  # of the stop, too
@@ -66,7 +64,7 @@ def test_offsets_are_not_saved_while_the_log_cannot_be_flushed_but_other_tables_
         assert b"another" in (config / "topics.json").read_bytes()
 
 
-def test_a_delayed_message_whose_entry_comes_late_is_looked_for_again(tmp_path: Path):
+def test_a_delayed_message_whose_entry_comes_late_is_looked_for_again(tmp_path):
     disk = FaultDisk()
     config = {"messageDelayLevel": "1s", "flushDiskType": "SYNC_FLUSH"}
     with running(tmp_path, config, disk=disk) as site:

@@ -45,7 +45,7 @@ def query(site: Site, key: str) -> RemotingCommand:
     return site.connect().call(RemotingCommand(RequestCode.QUERY_MESSAGE, fields))
 
 
-def test_sends_are_taken_and_queries_say_that_they_are_not_complete(site: Site) -> None:
+def test_sends_are_taken_and_queries_say_that_they_are_not_complete(site):
     site.connect().ask(send_request(properties={"UNIQ_KEY": "N", "KEYS": "new"}))
     found, missing = query(site, "k0"), query(site, "new")
     assert (found.code, missing.code) == (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
@@ -59,7 +59,7 @@ def test_sends_are_taken_and_queries_say_that_they_are_not_complete(site: Site) 
         assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, None)
 
 
-def test_metrics_and_runtime_information_say_how_far_it_is(site: Site) -> None:
+def test_metrics_and_runtime_information_say_how_far_it_is(site):
     port = site.broker.config.metrics_prom_exporter_port
 
     def told() -> tuple[int, int]:
@@ -75,7 +75,7 @@ def test_metrics_and_runtime_information_say_how_far_it_is(site: Site) -> None:
     assert told() == (0, 0)
 
 
-def test_an_operator_who_asks_by_key_is_told(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_operator_who_asks_by_key_is_told(site, caplog):
     async def brokers(topic: str) -> dict[str, str]:
         return {"broker-a": f"127.0.0.1:{site.port}"}
 

@@ -18,6 +18,7 @@ from kourou.broker.metrics.families import FAMILIES
 from kourou.errors import ConfigError
 from kourou.message import sysflag
 from kourou.namesrv.metrics import FAMILIES as NAMESRV_FAMILIES
+from kourou.proxy.metrics import FAMILIES as PROXY_FAMILIES
 from kourou.remoting import http, metrics, timing
 from kourou.remoting.connection import Connection
 from kourou.remoting.metrics import Family, Histogram, Page, RpcMeter, Totals, parse_labels
@@ -63,7 +64,7 @@ def send_to(peer: Peer, topic: str, **properties: str) -> RemotingCommand:
 # Messages
 
 
-def test_messages_are_counted_by_topic_type_and_size(tmp_path: Path) -> None:
+def test_messages_are_counted_by_topic_type_and_size(tmp_path):
     with running(tmp_path, ON) as site:
         peer = site.connect()
         site.make_topic()
@@ -87,7 +88,7 @@ def test_messages_are_counted_by_topic_type_and_size(tmp_path: Path) -> None:
         assert found.value("rocketmq_message_size_count", **plain) == 4
 
 
-def test_what_is_pulled_and_what_is_still_to_come(tmp_path: Path) -> None:
+def test_what_is_pulled_and_what_is_still_to_come(tmp_path):
     subscription = {"topic": "t", "subString": "*", "subVersion": 1}
     with running(tmp_path, ON) as site:
         peer = site.connect()
@@ -114,7 +115,7 @@ def test_what_is_pulled_and_what_is_still_to_come(tmp_path: Path) -> None:
         assert found.value("rocketmq_consumer_connections", **consumer) == 1
 
 
-def test_lag_of_a_group_that_wants_some_tags_counts_those(tmp_path: Path) -> None:
+def test_lag_of_a_group_that_wants_some_tags_counts_those(tmp_path):
     wanted = {"topic": "t", "subString": "A", "tagsSet": ["A"], "codeSet": [65], "subVersion": 1}
     with running(tmp_path, ON) as site:
         peer = site.connect()
@@ -127,7 +128,7 @@ def test_lag_of_a_group_that_wants_some_tags_counts_those(tmp_path: Path) -> Non
         assert told(site).value("rocketmq_consumer_lag_messages", consumer_group="g") == 2
 
 
-def test_transactions_are_counted_over_a_restart(tmp_path: Path) -> None:
+def test_transactions_are_counted_over_a_restart(tmp_path):
     def prepare(peer: Peer, unique_id: str) -> EndTransaction:
         properties = {"UNIQ_KEY": unique_id * 32, "TRAN_MSG": "true", "PGROUP": "p"}
         answer = peer.ask(send_request("t", properties=properties, g=str(int(time.time() * 1000))))
@@ -156,7 +157,7 @@ def test_transactions_are_counted_over_a_restart(tmp_path: Path) -> None:
         assert told(site).value("rocketmq_half_messages", topic="t") == 2
 
 
-def test_timers_and_delays_are_counted_when_they_come(tmp_path: Path) -> None:
+def test_timers_and_delays_are_counted_when_they_come(tmp_path):
     with running(tmp_path, {**ON, "messageDelayLevel": "1s 5s"}) as site:
         peer = site.connect()
         site.make_topic()
@@ -178,7 +179,7 @@ def test_timers_and_delays_are_counted_when_they_come(tmp_path: Path) -> None:
         assert found.value("rocketmq_messages_out_total", **out) == 1
 
 
-def test_dead_letters_are_counted(tmp_path: Path) -> None:
+def test_dead_letters_are_counted(tmp_path):
     with running(tmp_path, ON) as site:
         peer = site.connect()
         site.make_topic()
@@ -198,7 +199,7 @@ def test_dead_letters_are_counted(tmp_path: Path) -> None:
 # Requests
 
 
-def test_requests_are_timed_by_code_and_result(tmp_path: Path) -> None:
+def test_requests_are_timed_by_code_and_result(tmp_path):
     with running(tmp_path, ON) as site:
         peer = site.connect()
         header = CreateTopic("made", "TBW102", 4, 4, 6, "SINGLE_TAG")
@@ -232,7 +233,7 @@ def test_requests_are_timed_by_code_and_result(tmp_path: Path) -> None:
         assert found.value(made, invocation_status="success") == 1
 
 
-def test_a_send_that_waits_for_the_disk_is_timed_when_it_is_answered(tmp_path: Path) -> None:
+def test_a_send_that_waits_for_the_disk_is_timed_when_it_is_answered(tmp_path):
     with running(tmp_path, {**ON, "flushDiskType": "SYNC_FLUSH"}) as site:
         site.make_topic()
         send_to(site.connect(), "t")
@@ -242,7 +243,7 @@ def test_a_send_that_waits_for_the_disk_is_timed_when_it_is_answered(tmp_path: P
         assert found.value("rocketmq_messages_in_total", topic="t", message_type="normal") == 1
 
 
-def test_a_message_that_waits_for_slaves_is_timed_when_it_is_answered() -> None:
+def test_a_message_that_waits_for_slaves_is_timed_when_it_is_answered():
     config = {**ON, "brokerRole": "SYNC_MASTER"}
     with Cluster(slaves=1, config=config) as cluster, ExitStack() as stack:
         cluster.create_topic("t", queues=1)
@@ -258,7 +259,7 @@ def test_a_message_that_waits_for_slaves_is_timed_when_it_is_answered() -> None:
         assert get(port, "/ready").status == 200
 
 
-def test_codes_that_do_not_exist_fill_no_more_than_so_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_codes_that_do_not_exist_fill_no_more_than_so_many_rows(monkeypatch):
     monkeypatch.setattr(metrics, "MAX_RPC_ROWS", 10)
     meter = RpcMeter()
     for code in range(5000, 5100):
@@ -268,7 +269,7 @@ def test_codes_that_do_not_exist_fill_no_more_than_so_many_rows(monkeypatch: pyt
     assert sum(row[0] + row[1] for row in rows.values()) == 100
 
 
-def test_labels_from_outside_are_bounded() -> None:
+def test_labels_from_outside_are_bounded():
     totals, histogram = Totals(2), Histogram((1.0,), 2)
     for name in "abcd":
         totals.add((name,), 1)
@@ -282,7 +283,7 @@ def test_labels_from_outside_are_bounded() -> None:
     assert found.value("h_sum", otel_metric_overflow="true") == 6
 
 
-def test_a_long_metric_is_one_metric() -> None:
+def test_a_long_metric_is_one_metric():
     totals, histogram = Totals(5000), Histogram((1.0, 2.0), 5000)
     for number in range(1000):
         totals.add((f"t{number}",), number)
@@ -297,7 +298,7 @@ def test_a_long_metric_is_one_metric() -> None:
     assert len(found.samples("h_sum")) == len(found.samples("n_total")) == 1000
 
 
-def test_values_lie_in_the_bucket_of_their_bound() -> None:
+def test_values_lie_in_the_bucket_of_their_bound():
     histogram = Histogram((1.0, 3.0), 10)
     for value in (0, 1, 1.5, 3, 4):
         histogram.observe((), value)
@@ -311,7 +312,7 @@ def test_values_lie_in_the_bucket_of_their_bound() -> None:
 # Configuration
 
 
-def test_without_an_exporter_nothing_is_in_the_way(tmp_path: Path) -> None:
+def test_without_an_exporter_nothing_is_in_the_way(tmp_path):
     with running(tmp_path, {"slowRequestThresholdMs": "0"}) as site:
         site.connect().ask(heartbeat())
         assert site.broker.metrics is None
@@ -320,8 +321,8 @@ def test_without_an_exporter_nothing_is_in_the_way(tmp_path: Path) -> None:
         assert site.broker.transactions.on_half is site.broker.timers.on_entered is None
 
 
-def test_labels_and_parts_are_configured(tmp_path: Path) -> None:
-    names = ("Remoting", "MessageStore", "Connection", "Transaction", "Stats", "Request", "LagAndDlq")
+def test_labels_and_parts_are_configured(tmp_path):
+    names = ("Remoting", "MessageStore", "Connection", "Transaction", "Stats", "Request", "LagAndDlq", "Pop")
     parts = {f"enable{name}Metrics": "false" for name in names}
     more = {"metricsLabel": "zone:a,rack:7", "metricsInDelta": "true", **parts}
     with running(tmp_path, {**ON, **more}) as site:
@@ -333,13 +334,13 @@ def test_labels_and_parts_are_configured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["zone", "zone:a:b", "1zone:a", "zo ne:a"])
-def test_labels_that_are_none_are_refused(text: str) -> None:
+def test_labels_that_are_none_are_refused(text):
     with pytest.raises(ConfigError, match="metricsLabel="):
         parse_labels(text)
 
 
 @pytest.mark.parametrize("kind", ["OTLP_GRPC", "LOG"])
-def test_ways_that_only_java_has_are_refused(tmp_path: Path, kind: str) -> None:
+def test_ways_that_only_java_has_are_refused(tmp_path, kind):
     with (
         pytest.raises(ConfigError, match=f"metricsExporterType={kind}: there is PROM"),
         running(tmp_path, {"metricsExporterType": kind}),
@@ -347,7 +348,7 @@ def test_ways_that_only_java_has_are_refused(tmp_path: Path, kind: str) -> None:
         pass
 
 
-def test_a_port_that_is_taken_is_said_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_said_and_leaves_nothing_behind(tmp_path):
     with socket.create_server((HOST, 0)) as taken:
         port = str(taken.getsockname()[1])
         with (
@@ -359,7 +360,7 @@ def test_a_port_that_is_taken_is_said_and_leaves_nothing_behind(tmp_path: Path) 
         assert get(port_of(site), "/ready").status == 200
 
 
-def test_a_start_that_fails_leaves_the_port(tmp_path: Path) -> None:
+def test_a_start_that_fails_leaves_the_port(tmp_path):
     with running(tmp_path, ON) as site:
         port = port_of(site)
         with (
@@ -372,13 +373,13 @@ def test_a_start_that_fails_leaves_the_port(tmp_path: Path) -> None:
         assert probe.connect_ex((HOST, port)) != 0
 
 
-def test_keys_of_the_endpoint_count_at_the_start_only() -> None:
+def test_keys_of_the_endpoint_count_at_the_start_only():
     config = BrokerConfig.from_properties({"brokerName": "b"})
     with pytest.raises(ConfigError, match="metricsPromExporterPort counts at the start only"):
         config.update({"metricsPromExporterPort": "1"})
 
 
-def test_the_command_line_gives_the_port(tmp_path: Path) -> None:
+def test_the_command_line_gives_the_port(tmp_path):
     conf = tmp_path / "broker.conf"
     properties = {**SMALL, "storePathRootDir": str(tmp_path / "store")}
     conf.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), encoding="utf-8")
@@ -392,7 +393,7 @@ def test_the_command_line_gives_the_port(tmp_path: Path) -> None:
 # Health
 
 
-def test_health_and_readiness(tmp_path: Path) -> None:
+def test_health_and_readiness(tmp_path):
     with running(tmp_path, ON) as site:
         answer = get(port_of(site), "/health")
         assert (answer.status, answer.content_type) == (200, "application/json")
@@ -411,7 +412,7 @@ def test_health_and_readiness(tmp_path: Path) -> None:
         site.do(setattr, site.broker.metrics, "is_serving", True)
 
 
-def test_a_broker_that_no_name_server_knows_is_not_ready(tmp_path: Path) -> None:
+def test_a_broker_that_no_name_server_knows_is_not_ready(tmp_path):
     with socket.create_server((HOST, 0)) as nobody:
         address = f"{HOST}:{nobody.getsockname()[1]}"
     with running(tmp_path, {**ON, "namesrvAddr": address}) as site:
@@ -422,7 +423,7 @@ def test_a_broker_that_no_name_server_knows_is_not_ready(tmp_path: Path) -> None
 # The endpoint under attack
 
 
-def test_other_methods_and_paths_are_refused(tmp_path: Path) -> None:
+def test_other_methods_and_paths_are_refused(tmp_path):
     with running(tmp_path, ON) as site:
         port = port_of(site)
         assert get(port, "/metrics", "POST").status == 405
@@ -441,7 +442,7 @@ def test_other_methods_and_paths_are_refused(tmp_path: Path) -> None:
         assert get(port, "/metrics?a=b").status == 200
 
 
-def test_a_huge_head_is_refused(tmp_path: Path) -> None:
+def test_a_huge_head_is_refused(tmp_path):
     with running(tmp_path, ON) as site:
         head = b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 2 * http.MAX_HEAD_BYTES
         assert b" 431 " in raw(port_of(site), head)
@@ -450,7 +451,7 @@ def test_a_huge_head_is_refused(tmp_path: Path) -> None:
         assert get(port_of(site), "/metrics").status == 200
 
 
-def test_who_sends_slowly_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_sends_slowly_is_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 0.2)
     with running(tmp_path, ON) as site, socket.create_connection((HOST, port_of(site)), 20) as slow:
         slow.sendall(b"GET /met")
@@ -460,7 +461,7 @@ def test_who_sends_slowly_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert get(port_of(site), "/health").status == 200
 
 
-def test_who_does_not_read_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_does_not_read_is_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(http, "ANSWER_TIMEOUT_S", 0.2)
     with running(tmp_path, ON) as site:
         assert site.broker.metrics is not None
@@ -481,9 +482,7 @@ def test_who_does_not_read_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 assert len(idle.makefile("rb").read()) < 50_000_000
 
 
-def test_more_connections_than_allowed_are_turned_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_connections_than_allowed_are_turned_away(tmp_path, monkeypatch):
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
     monkeypatch.setattr(http, "LINGER_S", 0.05)
     monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 60.0)
@@ -498,7 +497,7 @@ def test_more_connections_than_allowed_are_turned_away(
         until(lambda: b" 200 " in raw(port, GET_METRICS))
 
 
-def test_a_flood_of_connections_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_of_connections_is_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
     with running(tmp_path, ON) as site, ExitStack() as stack:
         assert site.broker.metrics is not None
@@ -509,7 +508,7 @@ def test_a_flood_of_connections_is_cut(tmp_path: Path, monkeypatch: pytest.Monke
         assert site.do(len, endpoint.exchanges) <= 6
 
 
-def test_those_who_ask_at_once_share_a_page(tmp_path: Path) -> None:
+def test_those_who_ask_at_once_share_a_page(tmp_path):
     with running(tmp_path, ON) as site, ExitStack() as stack:
         assert site.broker.metrics is not None
         server, made = site.broker.metrics._server, []
@@ -532,7 +531,7 @@ def test_those_who_ask_at_once_share_a_page(tmp_path: Path) -> None:
         assert len(made) < len(asking)
 
 
-def test_a_path_that_fails_says_so_and_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_path_that_fails_says_so_and_no_more(tmp_path, caplog):
     with running(tmp_path, ON) as site:
         assert site.broker.metrics is not None
         endpoint = site.broker.metrics._server._endpoint
@@ -545,7 +544,7 @@ def test_a_path_that_fails_says_so_and_no_more(tmp_path: Path, caplog: pytest.Lo
         assert (answer.status, answer.json()) == (500, {"error": "ValueError"})
 
 
-def test_a_broker_stops_while_somebody_is_connected(tmp_path: Path) -> None:
+def test_a_broker_stops_while_somebody_is_connected(tmp_path):
     with ExitStack() as stack:
         with running(tmp_path, ON) as site:
             idle = stack.enter_context(socket.create_connection((HOST, port_of(site)), 20))
@@ -559,9 +558,7 @@ def test_a_broker_stops_while_somebody_is_connected(tmp_path: Path) -> None:
 # Slow requests
 
 
-def test_slow_requests_are_logged_but_not_those_that_wait_for_messages(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_slow_requests_are_logged_but_not_those_that_wait_for_messages(tmp_path, caplog):
     with running(tmp_path, {"slowRequestThresholdMs": "500"}) as site:
         site.make_topic()
         peer = site.connect()
@@ -589,9 +586,7 @@ def test_slow_requests_are_logged_but_not_those_that_wait_for_messages(
         assert site.broker.watch.slow_requests >= 1
 
 
-def test_a_bad_day_does_not_fill_the_log(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_day_does_not_fill_the_log(caplog, monkeypatch):
     watch, connection = timing.RequestWatch(1), Connection({})
     with caplog.at_level(logging.WARNING):
         for _ in range(1000):
@@ -612,10 +607,10 @@ def test_a_bad_day_does_not_fill_the_log(
 
 
 def all_families() -> dict[str, Family]:
-    return {family.name: family for family in (*FAMILIES, *NAMESRV_FAMILIES)}
+    return {family.name: family for family in (*FAMILIES, *NAMESRV_FAMILIES, *PROXY_FAMILIES)}
 
 
-def test_every_metric_is_told_and_every_metric_told_is_listed(tmp_path: Path) -> None:
+def test_every_metric_is_told_and_every_metric_told_is_listed(tmp_path):
     with running(tmp_path, ON) as site:
         text = told(site).text
     types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
@@ -623,7 +618,7 @@ def test_every_metric_is_told_and_every_metric_told_is_listed(tmp_path: Path) ->
     assert ours == {family.name: family.kind for family in FAMILIES}
 
 
-def test_the_dashboard_shows_only_what_there_is(tmp_path: Path) -> None:
+def test_the_dashboard_shows_only_what_there_is(tmp_path):
     dashboard = json.loads((ROOT / "deploy/grafana/kourou.json").read_text(encoding="utf-8"))
     text = json.dumps(dashboard) + (ROOT / "deploy/prometheus/kourou-alerts.yml").read_text(encoding="utf-8")
     names = set(re.findall(r"\b(?:rocketmq|kourou|process)_[a-z_]+", text))
@@ -643,7 +638,7 @@ def test_the_dashboard_shows_only_what_there_is(tmp_path: Path) -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_the_documentation_lists_every_metric_and_no_other() -> None:
+def test_the_documentation_lists_every_metric_and_no_other():
     text = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z_]+)` \| (\w+) \| ([^|]*) \|", text, re.MULTILINE)
     written = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}

@@ -11,10 +11,8 @@ import socket
 import ssl
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ from kourou.errors import ConfigError, KourouError, StoreLockedError
 from kourou.files import write_atomically
 from kourou.inspect import StoreDirectory
 from kourou.inspect.check.whole import check
-from kourou.namesrv import NameServer, NameServerConfig
+from kourou.namesrv import NameServer
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import ONEWAY_FLAG, RemotingCommand
@@ -53,6 +51,7 @@ from support.sites.broker import (
     send_request,
     until,
 )
+from support.sites.name_server import name_server
 from support.sites.servers import kourou_broker, kourou_name_server
 
 READY_S = 30
@@ -243,23 +242,6 @@ def test_a_table_that_cannot_be_written_is_written_later(tmp_path, monkeypatch, 
 # Name servers
 
 
-@contextlib.contextmanager
-def name_server(port: int = 0) -> Iterator[NameServer]:
-    with loop_thread() as loop, tempfile.TemporaryDirectory() as directory:
-
-        async def start() -> NameServer:
-            kv = f"{directory}/kvConfig.json"
-            server = NameServer(NameServerConfig(bind_address=HOST, listen_port=port, kv_config_path=kv))
-            await server.start()
-            return server
-
-        server = run_on(loop, start())
-        try:
-            yield server
-        finally:
-            run_on(loop, server.stop())
-
-
 def route(server: NameServer | int, topic: str) -> dict[str, Any] | None:
     """What a name server says of a topic."""
     port = server if isinstance(server, int) else server.port
@@ -338,7 +320,7 @@ def test_a_name_server_that_was_restarted_hears_of_the_broker_again(tmp_path, mo
     with running(tmp_path, {"namesrvAddr": f"{HOST}:{port}", "registerNameServerPeriod": "20"}) as site:
         site.connect().ask(create("t"))
         for _ in range(2):
-            with name_server(port):
+            with name_server(listen_port=port):
                 until(lambda: route(port, "t"))
 
 
@@ -658,7 +640,7 @@ def test_a_stop_that_fails_stops_the_other_brokers(tmp_path):
     assert names_of_threads() == before
 
 
-def test_the_fixture_is_there_where_kourou_is_installed(pytester: pytest.Pytester):
+def test_the_fixture_is_there_where_kourou_is_installed(pytester):
     """Given a project that has kourou, then its tests have a cluster, the same for all of them."""
     pytester.makepyfile(
         """
@@ -693,7 +675,7 @@ def test_the_loop_of_a_broker_is_not_left_with_work(tmp_path):
     asyncio.run(main())
 
 
-def test_a_group_that_is_too_far_behind_is_stopped_where_that_is_wanted(tmp_path: Path) -> None:
+def test_a_group_that_is_too_far_behind_is_stopped_where_that_is_wanted(tmp_path):
     """disableConsumeIfConsumerReadSlowly: it may consume again when an operator says so."""
     settings = {"disableConsumeIfConsumerReadSlowly": "true", "consumerFallbehindThreshold": "100"}
     with running(tmp_path, settings) as site:

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from chaos.load import TOPIC
-from chaos.nodes import Node, broker, name_server, until
+from chaos.nodes import Node, broker, name_server
 from chaos.recorder import Found, Place, name_of
 from kourou.inspect import StoreDirectory
 from kourou.inspect.check.findings import Severity
 from kourou.inspect.check.whole import check
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode
+from support.sites.broker import until
 from support.sites.servers import broker_names
 
 QUEUES = 2

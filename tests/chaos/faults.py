@@ -12,10 +12,11 @@ from pathlib import Path
 from chaos import mounts, peers
 from chaos.cluster import OPEN_FILES, Cluster
 from chaos.load import TOPIC, Load
-from chaos.nodes import Node, until
+from chaos.nodes import Node
 from kourou.message.compression import CompressionType
 from support.poison import bomb
 from support.recorded.wire import Caller
+from support.sites.broker import until
 
 HOUR_S = 3600
 MANY = 400  # connections

@@ -8,8 +8,7 @@ import select
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,10 @@ from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.headers import CreateTopic
+from support.java import RUN
 from support.recorded.wire import Caller, free_ports
 from support.sites.broker import messages_in, pull_request
-from support.sites.servers import HOST
+from support.sites.servers import HOST, java_environment, listens, wait_until
 
 TESTS = Path(__file__).resolve().parent.parent
 START_S = 60.0
@@ -191,7 +191,33 @@ class Node:
                         yield queue_id, message.queue_offset, body, message.store_timestamp
 
 
-def broker(directory: Path, name: str = "broker-a", namesrv: str = "", folder: str = "", **more: Any) -> Node:
+class JavaNode(Node):
+    """The same server of Java's; it takes no faults but being stopped, killed and started."""
+
+    def spawn(self) -> subprocess.Popen[bytes]:
+        with open(self.output, "ab") as log:
+            return subprocess.Popen(
+                [RUN, self.kind, "-c", str(self.conf)], stdout=log, stderr=log,
+                env=java_environment(self.directory), cwd=self.directory,
+            )  # fmt: skip
+
+    def start(self) -> None:
+        self.process = self.spawn()
+        wait_until(lambda: listens(self.port), self.process)
+
+    def stop(self) -> int:
+        code = super().stop()
+        return 0 if code == 128 + signal.SIGTERM else code
+
+
+def broker(
+    directory: Path,
+    name: str = "broker-a",
+    namesrv: str = "",
+    folder: str = "",
+    node: type[Node] = Node,
+    **more: Any,
+) -> Node:
     """A broker below a directory, which is not started."""
     port = free_ports(-2, 0, 1)
     home = directory / (folder or name)
@@ -199,15 +225,15 @@ def broker(directory: Path, name: str = "broker-a", namesrv: str = "", folder: s
         **BROKER, "brokerName": name, "listenPort": port, "haListenPort": port + 1,
         "storePathRootDir": home / "store", **({"namesrvAddr": namesrv} if namesrv else {}), **more,
     }  # fmt: skip
-    return Node("broker", folder or name, home, lines)
+    return node("broker", folder or name, home, lines)
 
 
-def name_server(directory: Path) -> Node:
+def name_server(directory: Path, node: type[Node] = Node) -> Node:
     """A name server below a directory, which is not started."""
     lines = {
         "listenPort": free_ports(0), "bindAddress": HOST, "kvConfigPath": directory / "namesrv" / "kv.json"
     }  # fmt: skip
-    return Node("namesrv", "namesrv", directory / "namesrv", lines)
+    return node("namesrv", "namesrv", directory / "namesrv", lines)
 
 
 @contextmanager
@@ -223,11 +249,3 @@ def started(*nodes: Node) -> Iterator[None]:
     finally:
         for node in nodes:
             node.kill()
-
-
-def until(condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
-    """Wait for something to become true."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.05)

@@ -11,6 +11,7 @@ import pytest
 from kourou import client, sync
 from kourou import message as records
 from kourou.client import ClientError, Consumer, Message, Producer, PullConsumer, ReconsumeLater, Sql
+from kourou.client.consume.strategies import CONSISTENT_HASH
 from kourou.message.compression import CompressionType
 from kourou.testing import Cluster
 from support.sites.clients import run
@@ -121,6 +122,12 @@ OF_CONSUMERS: list[tuple[dict[str, Any], str]] = [
     ({"offsets_directory": 5}, "offsets_directory is a path, or None"),
     ({"trace": 1}, "trace is"),
     ({"on_consume": "x"}, "on_consume is a function"),
+    ({"client_rebalance": "no"}, "client_rebalance is True or False"),
+    ({"pop_invisible_s": 0}, "pop_invisible_s is a number of seconds above 0"),
+    ({"pop_batch_size": 33}, "pop_batch_size is a whole number, 1 to 32, not 33"),
+    ({"pop_max_unacked": 0}, "pop_max_unacked is a whole number from 1 on"),
+    ({"pop_retry_delays_s": []}, "pop_retry_delays_s is a list of seconds above 0"),
+    ({"pop_retry_delays_s": [0]}, "pop_retry_delays_s is a list of seconds above 0"),
 ]
 
 OF_PULLERS: list[tuple[dict[str, Any], str]] = [
@@ -129,6 +136,18 @@ OF_PULLERS: list[tuple[dict[str, Any], str]] = [
     ({"subscribe": None, "assign": 5}, "assign takes several MessageQueue"),
     ({"assign": []}, "either subscribe"),
     ({"auto_commit": "no"}, "auto_commit is True or False"),
+]
+
+OF_SIMPLE: list[tuple[dict[str, Any], str]] = [
+    ({"subscribe": []}, "subscribe needs a topic"),
+    ({"subscribe": {"t": 1}}, "topic t is subscribed with"),
+    ({"consume_from": datetime(2020, 1, 1)}, 'consume_from is "first" or "last"'),
+    ({"orderly": 1}, "orderly is True or False"),
+    ({"invisible_s": 0}, "invisible_s is a number of seconds above 0, at most 43200, not 0"),
+    ({"invisible_s": 50_000}, "invisible_s is a number of seconds above 0, at most 43200"),
+    ({"await_s": -1}, "await_s is a number of seconds above 0"),
+    ({"start_timeout_s": 0}, "start_timeout_s is"),
+    ({"stop_on_signals": "SIGINT"}, "stop_on_signals is True or False"),
 ]
 
 
@@ -160,6 +179,7 @@ def cases() -> list[Any]:
         ("Producer", OF_ALL + OF_PRODUCERS),
         ("Consumer", OF_ALL + OF_READERS + OF_CONSUMERS),
         ("PullConsumer", OF_ALL + OF_READERS + OF_PULLERS),
+        ("SimpleConsumer", OF_ALL + OF_SIMPLE),
     ):
         for face in (client, sync):
             given = {"namesrv": NOWHERE, "group": "G"} | ({} if kind == "Producer" else {"subscribe": "t"})
@@ -175,6 +195,13 @@ def test_of_an_option(make, given, why):
         make(**given)
 
 
+def test_brokers_share_queues_in_two_ways_only():
+    given: dict[str, Any] = {"group": "G", "subscribe": "t", "client_rebalance": False}
+    for face in (client, sync):
+        with pytest.raises(ClientError, match="brokers share queues by AVG or AVG_BY_CIRCLE, not by CONSIST"):
+            face.Consumer(NOWHERE, strategy=CONSISTENT_HASH, **given)
+
+
 def test_an_option_that_there_is_not_is_named():
     for face in (client, sync):
         with pytest.raises(TypeError, match="concurency"):
@@ -183,7 +210,7 @@ def test_an_option_that_there_is_not_is_named():
             face.Consumer(NOWHERE, group="G")
 
 
-@pytest.mark.parametrize("kind", ["Producer", "Consumer", "PullConsumer"])
+@pytest.mark.parametrize("kind", ["Producer", "Consumer", "PullConsumer", "SimpleConsumer"])
 def test_both_faces_have_the_same_options_and_every_one_is_checked(kind):
     asynchronous, plain = (inspect.signature(getattr(face, kind)).parameters for face in (client, sync))
     assert list(asynchronous) == list(plain)
@@ -196,51 +223,48 @@ def test_both_faces_have_the_same_options_and_every_one_is_checked(kind):
     } >= set(asynchronous)  # fmt: skip
 
 
-def test_of_a_call():
-    async def main() -> None:
-        producer: Any  # whose calls would not pass a type checker
-        consumer: Any
-        with Cluster() as cluster:
-            cluster.create_topic("orders", queues=1)
-            async with Producer(cluster.namesrv, group="PG") as producer:
-                good = Message("orders", b"x")
-                for call, why in (
-                    (lambda: producer.send(b"x"), "a Message is sent, not b'x'"),
-                    (lambda: producer.send(good, timeout_s=-1), "timeout_s is"),
-                    (lambda: producer.send(good, select=5), "select is a function"),
-                    (lambda: producer.send(good, queue=0), "queue is a MessageQueue"),
-                    (lambda: producer.send_oneway("x"), "a Message is sent"),
-                    (lambda: producer.send_batch(good), "takes several messages"),
-                    (lambda: producer.send_batch([b"x"]), "a batch is of Messages"),
-                    (lambda: producer.send_in_transaction(good, "commit"), "execute is a function"),
-                    (lambda: producer.request(good, timeout_s=0), "timeout_s is"),
-                    (lambda: producer.recall("orders", None), "None is no recall handle"),
-                    (
-                        lambda: producer.send(unchecked("orders", b"x", tags=["a"])),
-                        "are str, tags and keys too",
-                    ),
-                    (
-                        lambda: producer.send(unchecked("orders", b"x", delay_level=-1)),
-                        "delay_level is",
-                    ),
-                ):
-                    with pytest.raises(ClientError, match=why):
-                        await call()
-            async with PullConsumer(cluster.namesrv, group="GP", subscribe="orders") as consumer:
-                queue = consumer.queues[0]
-                for poll, why in (
-                    (consumer.poll(timeout_s=-1), "timeout_s is"),
-                    (consumer.poll(timeout_s=0, max_messages=0), "max_messages is"),
-                    (consumer.offset_for_timestamp(queue, "yesterday"), "a time is a datetime"),
-                    (consumer.committed(0), "a queue is a MessageQueue"),
-                ):
-                    with pytest.raises(ClientError, match=why):
-                        await poll
-                with pytest.raises(ClientError, match="an offset is a whole number"):
-                    consumer.seek(queue, -5)
-                assert await consumer.poll(timeout_s=0) == []
-
-    run(main())
+async def test_of_a_call():
+    producer: Any  # whose calls would not pass a type checker
+    consumer: Any
+    with Cluster() as cluster:
+        cluster.create_topic("orders", queues=1)
+        async with Producer(cluster.namesrv, group="PG") as producer:
+            good = Message("orders", b"x")
+            for call, why in (
+                (lambda: producer.send(b"x"), "a Message is sent, not b'x'"),
+                (lambda: producer.send(good, timeout_s=-1), "timeout_s is"),
+                (lambda: producer.send(good, select=5), "select is a function"),
+                (lambda: producer.send(good, queue=0), "queue is a MessageQueue"),
+                (lambda: producer.send_oneway("x"), "a Message is sent"),
+                (lambda: producer.send_batch(good), "takes several messages"),
+                (lambda: producer.send_batch([b"x"]), "a batch is of Messages"),
+                (lambda: producer.send_in_transaction(good, "commit"), "execute is a function"),
+                (lambda: producer.request(good, timeout_s=0), "timeout_s is"),
+                (lambda: producer.recall("orders", None), "None is no recall handle"),
+                (
+                    lambda: producer.send(unchecked("orders", b"x", tags=["a"])),
+                    "are str, tags and keys too",
+                ),
+                (
+                    lambda: producer.send(unchecked("orders", b"x", delay_level=-1)),
+                    "delay_level is",
+                ),
+            ):
+                with pytest.raises(ClientError, match=why):
+                    await call()
+        async with PullConsumer(cluster.namesrv, group="GP", subscribe="orders") as consumer:
+            queue = consumer.queues[0]
+            for poll, why in (
+                (consumer.poll(timeout_s=-1), "timeout_s is"),
+                (consumer.poll(timeout_s=0, max_messages=0), "max_messages is"),
+                (consumer.offset_for_timestamp(queue, "yesterday"), "a time is a datetime"),
+                (consumer.committed(0), "a queue is a MessageQueue"),
+            ):
+                with pytest.raises(ClientError, match=why):
+                    await poll
+            with pytest.raises(ClientError, match="an offset is a whole number"):
+                consumer.seek(queue, -5)
+            assert await consumer.poll(timeout_s=0) == []
     with pytest.raises(ClientError, match="a handler is a function"):
         Consumer(NOWHERE, group="G", subscribe="t").handler("x")  # type: ignore[arg-type]
     for level in (-2, "3"):
@@ -248,16 +272,13 @@ def test_of_a_call():
             ReconsumeLater(level)  # type: ignore[arg-type]
 
 
-def test_a_delay_level_that_the_broker_does_not_have_is_refused(target, topic):
-    async def main() -> None:
-        async with Producer(target.namesrv, group="PG") as producer:
-            with pytest.raises(ClientError, match=r"delay_level 99 .* has levels 1 to 18"):
-                await producer.send(Message(topic, b"x", delay_level=99))
-            with pytest.raises(ClientError, match="delay_level 99"):
-                await producer.send_oneway(Message(topic, b"x", delay_level=99))
-            assert (await producer.send(Message(topic, b"x", delay_level=18))).status == "SEND_OK"
-
-    run(main())
+async def test_a_delay_level_that_the_broker_does_not_have_is_refused(target, topic):
+    async with Producer(target.namesrv, group="PG") as producer:
+        with pytest.raises(ClientError, match=r"delay_level 99 .* has levels 1 to 18"):
+            await producer.send(Message(topic, b"x", delay_level=99))
+        with pytest.raises(ClientError, match="delay_level 99"):
+            await producer.send_oneway(Message(topic, b"x", delay_level=99))
+        assert (await producer.send(Message(topic, b"x", delay_level=18))).status == "SEND_OK"
 
 
 def test_a_broker_may_have_more_delay_levels():

@@ -33,7 +33,7 @@ def pulled(*records: bytes) -> MessageBatch:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_body_that_cannot_be_read_is_given_as_it_is_stored_and_says_why(name: str) -> None:
+def test_a_body_that_cannot_be_read_is_given_as_it_is_stored_and_says_why(name):
     flag, body, why = ALL[name]
     neighbour = honest(CompressionType.LZ4)
     before, poison, after = pulled(neighbour, record(body, flag), neighbour).messages
@@ -45,7 +45,7 @@ def test_a_body_that_cannot_be_read_is_given_as_it_is_stored_and_says_why(name: 
 
 @pytest.mark.parametrize("size", [MAX_DECOMPRESSED_BYTES, MAX_DECOMPRESSED_BYTES + (1 << 20)])
 @pytest.mark.parametrize("kind", CompressionType)
-def test_what_comes_after_bombs_is_given_as_it_was_sent(kind: CompressionType, size: int) -> None:
+def test_what_comes_after_bombs_is_given_as_it_was_sent(kind, size):
     """Two bombs of 8 KB were all that a pull could inflate: what followed them came compressed."""
     body = bomb(kind, size)
     tracemalloc.start()
@@ -67,7 +67,7 @@ def test_what_comes_after_bombs_is_given_as_it_was_sent(kind: CompressionType, s
             assert message.body == body
 
 
-def test_bodies_that_inflate_together_are_bounded_and_all_are_readable() -> None:
+def test_bodies_that_inflate_together_are_bounded_and_all_are_readable():
     """As many as may be kept are; the others are inflated when they are asked for, as often as they are."""
     body, flag = bomb(CompressionType.ZSTD, MAX_KEPT_BYTES), CompressionType.ZSTD.sys_flag
     batch = pulled(*[record(body, flag)] * 32, honest(CompressionType.ZLIB))
@@ -81,7 +81,7 @@ def test_bodies_that_inflate_together_are_bounded_and_all_are_readable() -> None
     assert batch[-1].body == HONEST
 
 
-def test_messages_of_an_inner_batch_that_inflates_are_readable_and_bounded() -> None:
+def test_messages_of_an_inner_batch_that_inflates_are_readable_and_bounded():
     """Each of them is kept as small as it can be where all together are too much."""
     sent = [Message("t", bytes([number]) * MAX_KEPT_BYTES, {"n": str(number)}) for number in range(20)]
     kind = CompressionType.ZSTD
@@ -96,7 +96,7 @@ def test_messages_of_an_inner_batch_that_inflates_are_readable_and_bounded() -> 
 
 @pytest.mark.parametrize("opened", [False, True])
 @pytest.mark.parametrize("name", ALL)
-def test_arrow_has_a_row_for_every_message(name: str, opened: bool) -> None:
+def test_arrow_has_a_row_for_every_message(name, opened):
     """It raised, and what was pulled with the message was lost to whoever reads columns."""
     pytest.importorskip("pyarrow")
     flag, body, why = ALL[name]
@@ -110,7 +110,7 @@ def test_arrow_has_a_row_for_every_message(name: str, opened: bool) -> None:
 
 
 @pytest.mark.parametrize("opened", [False, True])
-def test_arrow_has_the_honest_bodies_that_came_with_bombs(opened: bool) -> None:
+def test_arrow_has_the_honest_bodies_that_came_with_bombs(opened):
     """The largest bodies are left out where all of them are more than a pull may take."""
     pytest.importorskip("pyarrow")
     kind = CompressionType.ZSTD
@@ -145,7 +145,7 @@ def reply_of(poison: Poison) -> tuple[bytes, str | None]:
     return asyncio.run(main())
 
 
-def test_a_reply_that_cannot_be_read_comes_all_the_same() -> None:
+def test_a_reply_that_cannot_be_read_comes_all_the_same():
     """Who waited for it was told of a timeout."""
     poison = POISON["LZ4 garbage"]
     body, error = reply_of(poison)

@@ -102,7 +102,7 @@ def test_a_name_server_that_is_back_at_once_hears_of_the_brokers_soon():
     play(restart)
 
 
-def test_a_name_server_that_hangs_is_asked_on_a_new_connection():
+async def test_a_name_server_that_hangs_is_asked_on_a_new_connection():
     """Given a name server that answers nothing any more, when another took its place, as behind a name, then
     the client does not wait on the old connection for ever."""
     hung: list[Connection] = []
@@ -113,14 +113,11 @@ def test_a_name_server_that_hangs_is_asked_on_a_new_connection():
             return None
         return request.response()
 
-    async def ask() -> None:
-        server = RemotingServer({int(RequestCode.GET_NAMESRV_CONFIG): answer})
-        port = await server.start("127.0.0.1", 0)
-        async with ClientCore(f"127.0.0.1:{port}", client_id="c") as core:
-            with pytest.raises(ClientError):
-                await core.ask_name_servers(lambda: RemotingCommand(RequestCode.GET_NAMESRV_CONFIG), 0.2)
-            found = await core.ask_name_servers(lambda: RemotingCommand(RequestCode.GET_NAMESRV_CONFIG))
-            assert found.code == 0
-        await server.stop()
-
-    asyncio.run(ask())
+    server = RemotingServer({int(RequestCode.GET_NAMESRV_CONFIG): answer})
+    port = await server.start("127.0.0.1", 0)
+    async with ClientCore(f"127.0.0.1:{port}", client_id="c") as core:
+        with pytest.raises(ClientError):
+            await core.ask_name_servers(lambda: RemotingCommand(RequestCode.GET_NAMESRV_CONFIG), 0.2)
+        found = await core.ask_name_servers(lambda: RemotingCommand(RequestCode.GET_NAMESRV_CONFIG))
+        assert found.code == 0
+    await server.stop()

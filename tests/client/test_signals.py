@@ -13,7 +13,7 @@ import pytest
 
 from kourou import sync
 from kourou.client import ClientError, Consumer
-from support.sites.clients import bodies, run, send
+from support.sites.clients import bodies, reader, run, send
 
 HEAD = """
     import asyncio, signal, sys, time
@@ -201,18 +201,15 @@ def test_signals_are_for_the_main_thread(target, topic):
     assert "main thread" in str(failures[0])
 
 
-def test_a_program_may_stop_a_consumer_itself(target, topic):
-    async def main() -> None:
-        await send(target, topic, bodies(3))
-        consumer = Consumer(target.namesrv, group=f"G{topic}", subscribe=topic, consume_from="first")
-        async with consumer:
-            async for _ in consumer:
-                consumer.stop()
-            assert consumer.is_stopped
-        async with asyncio.timeout(5):
-            await consumer.close()  # again: nothing is left to do
-
-    run(main())
-    with sync.Consumer(target.namesrv, group=f"S{topic}", subscribe=topic, consume_from="first") as consumer:
-        threading.Timer(0.2, consumer.stop).start()
-        assert len(list(consumer)) == 3
+async def test_a_program_may_stop_a_consumer_itself(target, topic):
+    await send(target, topic, bodies(3))
+    consumer = reader(target, topic)
+    async with consumer:
+        async for _ in consumer:
+            consumer.stop()
+        assert consumer.is_stopped
+    async with asyncio.timeout(5):
+        await consumer.close()  # again: nothing is left to do
+    with sync.Consumer(target.namesrv, group=f"S{topic}", subscribe=topic, consume_from="first") as other:
+        threading.Timer(0.2, other.stop).start()
+        assert len(list(other)) == 3

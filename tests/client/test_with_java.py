@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 
 import pytest
 
 from kourou.client import Consumer, Message, MessageQueue, Producer, ReceivedMessage
 from kourou.message.compression import CompressionType
 from support.java import java
-from support.sites.clients import numbers, of_topic, run, take, until
+from support.sites.clients import numbers, of_topic, reader, run, take, until
 from support.sites.servers import interop
 
 pytestmark = pytest.mark.interop
@@ -44,15 +43,13 @@ def topic(target, request: pytest.FixtureRequest) -> str:
     ],
     ids=["sync", "lz4", "zstd", "batch", "ordered", "delay", "timer"],
 )
-def test_what_java_sends_is_consumed(target, topic, tmp_path: Path, mode: list[str]):
+def test_what_java_sends_is_consumed(target, topic, tmp_path, mode):
     async def main():
         out = tmp_path / "sent.json"
         arguments = ["produce", "--topic", topic, "--mode", *mode, "--out", str(out)]
         await asyncio.to_thread(interop, tmp_path, target.namesrv, *arguments)
         sent = {message["key"]: message for message in json.loads(out.read_text())["messages"]}
-        async with Consumer(
-            target.namesrv, group=f"G{topic}", subscribe=topic, consume_from="first"
-        ) as consumer:
+        async with reader(target, topic) as consumer:
             found = await take(consumer, len(sent))
         assert {message.keys[0] for message in found} == set(sent)
         for message in found:
@@ -64,7 +61,7 @@ def test_what_java_sends_is_consumed(target, topic, tmp_path: Path, mode: list[s
 
 
 @pytest.mark.parametrize("mode", ["concurrent", "orderly"])
-def test_what_is_sent_here_is_consumed_by_java(target, topic, tmp_path: Path, mode: str):
+def test_what_is_sent_here_is_consumed_by_java(target, topic, tmp_path, mode):
     async def main():
         expected: dict[str, str] = {}
         for compression in CompressionType:
@@ -90,7 +87,7 @@ def test_what_is_sent_here_is_consumed_by_java(target, topic, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
-def test_a_group_of_both_shares_its_queues(target, topic, tmp_path: Path, orderly: bool):
+def test_a_group_of_both_shares_its_queues(target, topic, tmp_path, orderly):
     async def main():
         group = f"G{topic}{orderly}"
         ours: list[str] = []

@@ -102,7 +102,7 @@ def test_properties_and_tags_codes_are_those_that_java_reads(name):
         st.tuples(st.sampled_from(["REAL_TOPIC", "A", "", "XREAL_TOPIC"]), st.text("ab\x01", max_size=3))
     )
 )
-def test_one_property_is_what_all_of_them_say(pairs: list[tuple[str, str]]) -> None:
+def test_one_property_is_what_all_of_them_say(pairs):
     text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
     for form in (text, text.removesuffix("\x02")):
         assert read_property(form, "REAL_TOPIC") == decode_properties(form).get("REAL_TOPIC")

@@ -8,26 +8,23 @@ a hash in Java; in GET_NAMESRV_CONFIG the keys that name files, address and port
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import gzip
 import json
 import socket
-import threading
 import zlib
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from kourou.namesrv import NameServer, NameServerConfig
+from kourou.namesrv import NameServerConfig
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand, decode
 from support.recorded.golden import FIXTURES
 from support.recorded.wire import Caller
+from support.sites.name_server import name_server
 
 LINKS = ("client-namesrv", "broker-namesrv")
 OF_THE_MACHINE = {"bindAddress", "configStorePath", "kvConfigPath", "listenPort", "rocketmqHome"}
@@ -39,34 +36,6 @@ Row = dict[str, Any]
 def rows(request) -> list[Row]:
     with gzip.open(FIXTURES / "wire" / f"remoting-{request.param}.jsonl.gz", "rt", encoding="utf-8") as file:
         return [row for row in map(json.loads, file) if row["link"] in LINKS]
-
-
-@contextmanager
-def name_server(directory: Path, **config: Any) -> Iterator[NameServer]:
-    """A name server in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    values = {
-        "bind_address": "127.0.0.1",
-        "listen_port": 0,
-        "kv_config_path": str(directory / "kv.json"),
-        "config_store_path": str(directory / "ns.conf"),
-    }
-    try:
-        server = NameServer(NameServerConfig(**{**values, **config}))
-        asyncio.run_coroutine_threadsafe(server.start(), loop).result(10)
-        yield server
-    finally:
-        asyncio.run_coroutine_threadsafe(stop(server), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-async def stop(server: NameServer) -> None:
-    await server.stop()
-    await asyncio.sleep(0.01)  # closed connections tell their loop in its next turn
 
 
 def test_every_recorded_request_is_answered_as_java_did(rows, tmp_path):
@@ -254,8 +223,8 @@ def test_kv_config_and_configuration_outlive_the_server(tmp_path):
         refused = caller.call(RemotingCommand(318, body=b"enableTopicList=perhaps\n"))
         assert refused.remark == "enableTopicList=perhaps: expected true or false"
 
-    assert json.loads((tmp_path / "kv.json").read_bytes()) == {"configTable": {"ns": {"k": "w"}}}
-    assert NameServerConfig.load(tmp_path / "ns.conf").enable_topic_list is False
+    assert json.loads((tmp_path / "kvConfig.json").read_bytes()) == {"configTable": {"ns": {"k": "w"}}}
+    assert NameServerConfig.load(tmp_path / "namesrv.properties").enable_topic_list is False
     with name_server(tmp_path) as server, Caller(server.port) as caller:
         assert caller.call(ask(101, namespace="ns", key="k")).ext_fields == {"value": "w"}
 
@@ -264,7 +233,7 @@ def test_a_damaged_kv_file_falls_back_to_the_one_before(tmp_path, caplog):
     with name_server(tmp_path) as server:
         server.kv.put("ns", "k", "v")
         server.kv.put("ns", "k", "w")
-    (tmp_path / "kv.json").write_bytes(b'{"configTa')
+    (tmp_path / "kvConfig.json").write_bytes(b'{"configTa')
     with name_server(tmp_path) as server:
         assert server.kv.get("ns", "k") == "v"
     assert "cannot read" in caplog.text

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from kourou.errors import ConfigError
-from kourou.namesrv import NameServer, NameServerConfig
+from kourou.namesrv import NameServer
 from kourou.namesrv.metrics import FAMILIES
 from kourou.remoting.protocol.codes import RequestCode
 from kourou.remoting.protocol.command import RemotingCommand
 from support.recorded.wire import Caller
-from support.sites.broker import loop_thread, run_on, running, until
+from support.sites.broker import running, until
+from support.sites.name_server import name_server
 from support.sites.scrape import get, scrape
 from support.sites.servers import kourou
 
@@ -24,42 +21,13 @@ HOST = "127.0.0.1"
 ON = {"metricsExporterType": "PROM", "metricsPromExporterPort": "0"}
 
 
-@contextmanager
-def name_server(directory: Path, **others: str) -> Iterator[NameServer]:
-    """A name server in a thread of its own, with keys that Java's does not have."""
-    config = NameServerConfig(
-        bind_address=HOST,
-        listen_port=0,
-        kv_config_path=str(directory / "kv.json"),
-        config_store_path=str(directory / "ns.conf"),
-    )
-    config.others |= others
-
-    async def make() -> NameServer:
-        server = NameServer(config)
-        await server.start()
-        return server
-
-    with loop_thread() as loop:
-        server = run_on(loop, make())
-        try:
-            yield server
-        finally:
-            run_on(loop, server.stop())
-            assert run_on(loop, _tasks()) == 0
-
-
-async def _tasks() -> int:
-    return len(asyncio.all_tasks()) - 1
-
-
 def port_of(server: NameServer) -> int:
     assert server.metrics is not None
     return server.metrics.port
 
 
-def test_a_name_server_tells_of_brokers_topics_and_requests(tmp_path: Path) -> None:
-    with name_server(tmp_path, **ON, metricsLabel="zone:a") as server:
+def test_a_name_server_tells_of_brokers_topics_and_requests(tmp_path):
+    with name_server(tmp_path, {**ON, "metricsLabel": "zone:a"}) as server:
         with running(tmp_path, {"namesrvAddr": f"{HOST}:{server.port}"}) as site:
             site.make_topic("orders")
             until(lambda: scrape(port_of(server)).value("kourou_namesrv_brokers") == 1, "the broker")
@@ -76,25 +44,25 @@ def test_a_name_server_tells_of_brokers_topics_and_requests(tmp_path: Path) -> N
         assert names == {family.name.removesuffix("_total") for family in FAMILIES}
 
 
-def test_health_and_readiness(tmp_path: Path) -> None:
-    with name_server(tmp_path, **ON) as server:
+def test_health_and_readiness(tmp_path):
+    with name_server(tmp_path, ON) as server:
         assert get(port_of(server), "/health").json()["status"] == "UP"
         assert get(port_of(server), "/ready").json() == {"ready": True, "node": "nameserver"}
 
 
-def test_without_the_key_there_is_no_endpoint_and_no_key_is_shown(tmp_path: Path) -> None:
+def test_without_the_key_there_is_no_endpoint_and_no_key_is_shown(tmp_path):
     with name_server(tmp_path) as server, Caller(server.port) as caller:
         assert server.metrics is None
         answer = caller.call(RemotingCommand(RequestCode.GET_NAMESRV_CONFIG))
         assert b"metrics" not in bytes(answer.body or b"")
 
 
-def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_said(tmp_path):
     with socket.create_server((HOST, 0)) as taken:
         port = str(taken.getsockname()[1])
         with (
             pytest.raises(OSError, match=f"metricsPromExporterPort={port}: .*the port is taken"),
-            name_server(tmp_path, metricsExporterType="PROM", metricsPromExporterPort=port),
+            name_server(tmp_path, {**ON, "metricsPromExporterPort": port}),
         ):
             pass
 
@@ -103,12 +71,12 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
     ("key", "value"),
     [("metricsExporterType", "LOG"), ("metricsExporterType", "X"), ("metricsPromExporterPort", "70000")],
 )
-def test_values_of_no_use_are_refused(tmp_path: Path, key: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=f"{key}={value}"), name_server(tmp_path, **{**ON, key: value}):
+def test_values_of_no_use_are_refused(tmp_path, key, value):
+    with pytest.raises(ConfigError, match=f"{key}={value}"), name_server(tmp_path, {**ON, key: value}):
         pass
 
 
-def test_the_command_line_gives_the_port(tmp_path: Path) -> None:
+def test_the_command_line_gives_the_port(tmp_path):
     conf = tmp_path / "namesrv.conf"
     conf.write_text(f"kvConfigPath={tmp_path}/kv.json\n", encoding="utf-8")
     arguments = ("--port", "0", "--host", HOST, "--metrics-port", "0")

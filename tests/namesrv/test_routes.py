@@ -234,8 +234,8 @@ def test_a_clock_that_is_set_makes_no_broker_silent(server, ms):
 def test_a_heartbeat_is_a_sign_of_life(server):
     server.register(0)
     server.clock.advance(EXPIRY_MS)
-    server.table.heard_of("cluster", "a:0")
-    server.table.heard_of("cluster", "stranger")
+    server.table.seen("cluster", "a:0")
+    server.table.seen("cluster", "stranger")
 
     server.clock.advance(EXPIRY_MS)
     server.table.expire()

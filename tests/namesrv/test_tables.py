@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from kourou.namesrv import NameServer, NameServerConfig
+from kourou.namesrv import NameServer
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.registration import Registration, encode_registration
 from kourou.remoting.protocol.topic_config import DataVersion, TopicConfig
-from support.sites.broker import HOST, Peer, loop_thread, run_on, until
+from support.sites.broker import Peer, until
+from support.sites.name_server import name_server
 
 SMALL = {"maxBrokers": "20", "maxRoutes": "100", "maxKvConfigBytes": "2000"}
 MANY = 200
@@ -22,20 +23,8 @@ MANY = 200
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[NameServer]:
-    with loop_thread() as loop:
-
-        async def start() -> NameServer:
-            config = NameServerConfig(
-                bind_address=HOST, listen_port=0, kv_config_path=str(tmp_path / "kvConfig.json")
-            )
-            config.others.update(SMALL)
-            server = NameServer(config)
-            await server.start()
-            return server
-
-        made = run_on(loop, start())
+    with name_server(tmp_path, SMALL) as made:
         yield made
-        run_on(loop, made.stop())
 
 
 @pytest.fixture
@@ -74,7 +63,7 @@ def sizes(server: NameServer) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("varied", ["name", "address", "cluster", "name and cluster"])
-def test_brokers_are_bounded_and_go_with_their_connection(server: NameServer, broker: Peer, varied: str):
+def test_brokers_are_bounded_and_go_with_their_connection(server, broker, varied):
     """Given a peer that registers ever more brokers, by their names, addresses or clusters, then there are no
     more than the budget, and with its connection all of them are gone."""
     before = sizes(server)
@@ -93,7 +82,7 @@ def test_brokers_are_bounded_and_go_with_their_connection(server: NameServer, br
     assert len(server.routes._clusters) == 1
 
 
-def test_routes_are_bounded_and_go_with_their_broker(server: NameServer, broker: Peer):
+def test_routes_are_bounded_and_go_with_their_broker(server, broker):
     """Given registrations of ever more topics, and topics that anybody registers at a broker that is known,
     then there are no more routes than the budget."""
     before = sizes(server)
@@ -117,7 +106,7 @@ def test_routes_are_bounded_and_go_with_their_broker(server: NameServer, broker:
     assert (server.routes._routes, server.routes._queue_mappings) == (2, {})
 
 
-def test_the_kv_config_is_bounded(server: NameServer, broker: Peer):
+def test_the_kv_config_is_bounded(server, broker):
     put = RequestCode.PUT_KV_CONFIG
     codes = [
         broker.call(RemotingCommand(put, {"namespace": f"n-{number}", "key": "k", "value": "v" * 90})).code

@@ -29,7 +29,7 @@ def header_and_body(frame: bytes) -> tuple[Any, bytes]:
 
 
 @pytest.mark.parametrize("form", ["json", "rocketmq"])
-def test_recorded_frames_are_read_as_java_reads_them(form: str) -> None:
+def test_recorded_frames_are_read_as_java_reads_them(form):
     for record in recorded(form):
         command = decode(base64.b64decode(record["frame"])[4:])
         header = record["header"]
@@ -43,14 +43,14 @@ def test_recorded_frames_are_read_as_java_reads_them(form: str) -> None:
         assert (None if command.body is None else bytes(command.body)) == body
 
 
-def test_recorded_binary_frames_are_written_byte_for_byte() -> None:
+def test_recorded_binary_frames_are_written_byte_for_byte():
     frames = [base64.b64decode(record["frame"]) for record in recorded("rocketmq")]
     assert len(frames) > 300
     for frame in frames:
         assert decode(frame[4:]).encode() == frame
 
 
-def test_recorded_json_frames_are_written_the_same_up_to_the_order_of_keys() -> None:
+def test_recorded_json_frames_are_written_the_same_up_to_the_order_of_keys():
     frames = [base64.b64decode(record["frame"]) for record in recorded("json")]
     assert len(frames) > 300
     for frame in frames:
@@ -59,7 +59,7 @@ def test_recorded_json_frames_are_written_the_same_up_to_the_order_of_keys() -> 
         assert len(written) == len(frame)
 
 
-def test_every_recorded_code_has_its_name() -> None:
+def test_every_recorded_code_has_its_name():
     for form in ("json", "rocketmq"):
         for record in recorded(form):
             if record.get("requestName"):
@@ -83,16 +83,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=3
     language=st.sampled_from(LANGUAGES),
     form=st.sampled_from([JSON, ROCKETMQ]),
 )
-def test_a_command_comes_back_as_it_went(
-    code: int,
-    fields: dict[str, str] | None,
-    body: bytes | None,
-    remark: str | None,
-    opaque: int,
-    flag: int,
-    language: str,
-    form: int,
-) -> None:
+def test_a_command_comes_back_as_it_went(code, fields, body, remark, opaque, flag, language, form):
     command = RemotingCommand(
         code, fields, body, remark=remark, opaque=opaque, flag=flag, language=language, serialize_type=form
     )
@@ -103,13 +94,13 @@ def test_a_command_comes_back_as_it_went(
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_a_frame_or_a_bad_frame(data: bytes) -> None:
+def test_any_bytes_are_a_frame_or_a_bad_frame(data):
     with contextlib.suppress(BadFrameError):
         decode(data)
 
 
 @given(st.data())
-def test_a_damaged_frame_is_a_frame_or_a_bad_frame(data: st.DataObject) -> None:
+def test_a_damaged_frame_is_a_frame_or_a_bad_frame(data):
     form = data.draw(st.sampled_from([JSON, ROCKETMQ]))
     command = RemotingCommand(310, {"a": "topic", "e": "1"}, b"body", opaque=1, serialize_type=form)
     frame = bytearray(command.encode()[4:])
@@ -119,7 +110,7 @@ def test_a_damaged_frame_is_a_frame_or_a_bad_frame(data: st.DataObject) -> None:
         decode(bytes(frame))
 
 
-def test_numbers_in_json_fields_become_the_strings_that_java_has() -> None:
+def test_numbers_in_json_fields_become_the_strings_that_java_has():
     header = b'{"code":34,"opaque":1,"extFields":{"n":5,"left out":null},"language":"GO","version":1}'
     frame = (len(header)).to_bytes(4, "big") + header
     assert decode(frame).ext_fields == {"n": "5"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -49,22 +49,18 @@ def ask_back(connection: Connection, request: RemotingCommand) -> RemotingComman
 HANDLERS: dict[int, Handler] = {ECHO: echo, FAIL: fail, REFUSE: refuse, LATER: later, ASK_BACK: ask_back}
 
 
-def with_server(test: Callable[[RemotingServer, int], Awaitable[Any]]) -> Any:
-    """Run a test with a server on a free port of the loopback."""
-
-    async def run() -> Any:
-        server = RemotingServer(HANDLERS)
-        port = await server.start("127.0.0.1", 0)
-        try:
-            return await asyncio.wait_for(test(server, port), 20)
-        finally:
-            for connection in clients:
-                connection.close()
-            clients.clear()
-            await server.stop()
-            await asyncio.sleep(0.05)  # what is closed goes in the next turns of the loop
-
-    return asyncio.run(run())
+@asynccontextmanager
+async def a_server() -> AsyncIterator[tuple[RemotingServer, int]]:
+    """A server on a free port of the loopback."""
+    server = RemotingServer(HANDLERS)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        yield server, port
+    finally:
+        for connection in clients:
+            connection.close()
+        clients.clear()
+        await server.stop()
 
 
 clients: list[Connection] = []
@@ -78,8 +74,8 @@ async def connect(port: int) -> Connection:
 
 
 @pytest.mark.parametrize("form", [JSON, ROCKETMQ])
-def test_a_request_is_answered_in_the_form_it_was_asked(form: int) -> None:
-    async def test(server: RemotingServer, port: int) -> None:
+async def test_a_request_is_answered_in_the_form_it_was_asked(form):
+    async with a_server() as (_, port):
         connection = await connect(port)
         request = RemotingCommand(ECHO, {"a": "b"}, b"body", serialize_type=form)
         response = await connection.call(request)
@@ -87,11 +83,9 @@ def test_a_request_is_answered_in_the_form_it_was_asked(form: int) -> None:
         assert (response.opaque, response.serialize_type) == (request.opaque, form)
         assert response.is_response
 
-    with_server(test)
 
-
-def test_frames_split_into_single_bytes_and_joined_in_one_write_are_all_answered() -> None:
-    async def test(server: RemotingServer, port: int) -> None:
+async def test_frames_split_into_single_bytes_and_joined_in_one_write_are_all_answered():
+    async with a_server() as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         frames = [RemotingCommand(ECHO, {"n": str(n)}, opaque=n).encode() for n in range(20)]
         for byte in frames[0]:
@@ -105,11 +99,9 @@ def test_frames_split_into_single_bytes_and_joined_in_one_write_are_all_answered
         writer.close()
         await writer.wait_closed()
 
-    with_server(test)
 
-
-def test_what_handlers_raise_becomes_an_answer_and_the_connection_stays() -> None:
-    async def test(server: RemotingServer, port: int) -> None:
+async def test_what_handlers_raise_becomes_an_answer_and_the_connection_stays():
+    async with a_server() as (_, port):
         connection = await connect(port)
         refused = await connection.call(RemotingCommand(REFUSE))
         assert (refused.code, refused.remark) == (ResponseCode.MESSAGE_ILLEGAL, "not like this")
@@ -120,26 +112,20 @@ def test_what_handlers_raise_becomes_an_answer_and_the_connection_stays() -> Non
         assert unknown.remark == " request type 999 not supported"
         assert (await connection.call(RemotingCommand(ECHO))).code == 0
 
-    with_server(test)
 
-
-def test_answers_may_come_later_and_servers_may_ask_clients() -> None:
-    async def test(server: RemotingServer, port: int) -> None:
+async def test_answers_may_come_later_and_servers_may_ask_clients():
+    async with a_server() as (_, port):
         connection = await connect(port)
         assert (await connection.call(RemotingCommand(LATER))).remark == "later"
         assert (await connection.call(RemotingCommand(ASK_BACK))).ext_fields == {"from": "server"}
 
-    with_server(test)
 
-
-def test_a_oneway_request_gets_no_answer() -> None:
-    async def test(server: RemotingServer, port: int) -> None:
+async def test_a_oneway_request_gets_no_answer():
+    async with a_server() as (_, port):
         connection = await connect(port)
         connection.send_oneway(RemotingCommand(ECHO))
         response = await connection.call(RemotingCommand(ECHO, {"second": "1"}))
         assert response.ext_fields == {"second": "1"}
-
-    with_server(test)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +140,8 @@ def test_a_oneway_request_gets_no_answer() -> None:
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ],
 )
-def test_bytes_that_are_no_frame_close_that_connection_alone(bad: bytes) -> None:
-    async def test(server: RemotingServer, port: int) -> None:
+async def test_bytes_that_are_no_frame_close_that_connection_alone(bad):
+    async with a_server() as (_, port):
         good = await connect(port)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(RemotingCommand(ECHO, opaque=7).encode() + bad)
@@ -166,11 +152,9 @@ def test_bytes_that_are_no_frame_close_that_connection_alone(bad: bytes) -> None
             await writer.wait_closed()
         assert (await good.call(RemotingCommand(ECHO))).code == 0
 
-    with_server(test)
 
-
-def test_calls_end_with_the_connection_or_with_their_time() -> None:
-    async def test(server: RemotingServer, port: int) -> None:
+async def test_calls_end_with_the_connection_or_with_their_time():
+    async with a_server() as (server, port):
         connection = await connect(port)
         HANDLERS[6] = lambda _connection, _request: None
         with pytest.raises(CallTimeoutError, match="did not answer request 6 in"):
@@ -186,11 +170,9 @@ def test_calls_end_with_the_connection_or_with_their_time() -> None:
         assert server.connections == set()
         del HANDLERS[6]
 
-    with_server(test)
 
-
-def test_nothing_more_is_read_from_a_peer_that_does_not_read() -> None:
-    async def test(server: RemotingServer, port: int) -> None:
+async def test_nothing_more_is_read_from_a_peer_that_does_not_read():
+    async with a_server() as (_, port):
         stalled = socket.create_connection(("127.0.0.1", port))
         stalled.setblocking(False)
         frame = RemotingCommand(ECHO, body=bytes(1_000_000)).encode()
@@ -205,5 +187,3 @@ def test_nothing_more_is_read_from_a_peer_that_does_not_read() -> None:
         other = await connect(port)
         assert (await other.call(RemotingCommand(ECHO))).code == 0
         stalled.close()
-
-    with_server(test)

@@ -46,7 +46,7 @@ def test_openssl_accepts_key_and_signature_each_time_they_are_made(tmp_path):
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     seen = set()
     for _ in range(20):  # numbers with and without a leading zero
-        made = self_signed._pair.__wrapped__()
+        made = self_signed.self_signed_pair.__wrapped__()
         cert.write_bytes(made[0])
         key.write_bytes(made[1])
         assert "OK" in openssl("verify", "-x509_strict", "-check_ss_sig", "-CAfile", cert, cert)

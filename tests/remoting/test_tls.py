@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
 import logging
 import shutil
 import socket
@@ -27,8 +26,8 @@ from kourou.remoting.connection import Connection, ConnectionLostError
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.server import RemotingServer
 from kourou.remoting.tls import ClientAuth, TlsConfig, TlsMode
-from support.loops import LOOPS, run, until
-from support.sites.certificates import PASSWORD, certificates, needs_openssl
+from support.loops import LOOPS, until
+from support.sites.certificates import PASSWORD, RenewedFiles, certificates, fingerprint, needs_openssl
 
 ECHO = 1
 
@@ -225,39 +224,30 @@ def test_a_certificate_that_nobody_would_verify_is_not_asked_for(caplog):
 
 @needs_openssl
 @both_loops
-def test_permissive_speaks_both_on_one_port(loop):
-    async def test():
-        async with a_server(server_tls()) as (_, address):
+async def test_permissive_speaks_both_on_one_port(loop):
+    async with a_server(server_tls()) as (_, address):
+        assert await asked(address)
+        assert await asked(address, IN_TLS)
+        assert await asked(address, IN_TLS, size=5_000_000)
+
+
+@needs_openssl
+@both_loops
+async def test_enforcing_speaks_tls_alone(loop, caplog):
+    async with a_server(server_tls(TlsMode.enforcing)) as (server, address):
+        assert await asked(address, IN_TLS)
+        assert not await asked(address)
+        await until(lambda: not server.connections)
+    assert "does not speak TLS, and tls.server.mode=enforcing" in caplog.text
+
+
+@needs_openssl
+@both_loops
+async def test_disabled_speaks_plain_alone(loop):
+    for tls in (None, server_tls(TlsMode.disabled)):
+        async with a_server(tls) as (_, address):
             assert await asked(address)
-            assert await asked(address, IN_TLS)
-            assert await asked(address, IN_TLS, size=5_000_000)
-
-    run(loop, test())
-
-
-@needs_openssl
-@both_loops
-def test_enforcing_speaks_tls_alone(loop, caplog):
-    async def test():
-        async with a_server(server_tls(TlsMode.enforcing)) as (server, address):
-            assert await asked(address, IN_TLS)
-            assert not await asked(address)
-            await until(lambda: not server.connections)
-        assert "does not speak TLS, and tls.server.mode=enforcing" in caplog.text
-
-    run(loop, test())
-
-
-@needs_openssl
-@both_loops
-def test_disabled_speaks_plain_alone(loop):
-    async def test():
-        for tls in (None, server_tls(TlsMode.disabled)):
-            async with a_server(tls) as (_, address):
-                assert await asked(address)
-                assert not await asked(address, IN_TLS)
-
-    run(loop, test())
+            assert not await asked(address, IN_TLS)
 
 
 # Without a certificate
@@ -267,34 +257,33 @@ def test_disabled_speaks_plain_alone(loop):
 def making(monkeypatch) -> list[bytes]:
     """The certificates that are made from now on, as if the process had just started."""
     made: list[bytes] = []
-    make = self_signed._pair.__wrapped__
+    make = self_signed.self_signed_pair.__wrapped__
 
     def note() -> tuple[bytes, bytes]:
         pair = make()
         made.append(pair[0])
         return pair
 
-    monkeypatch.setattr(self_signed, "_pair", functools.cache(note))
+    monkeypatch.setattr(self_signed, "self_signed_pair", functools.cache(note))
     return made
 
 
 @pytest.mark.parametrize("tls", [TlsConfig(), TlsConfig(test_mode=True, server_cert_path="of no use")])
 @both_loops
-def test_permissive_without_a_certificate_makes_one_at_the_first_hello_and_keeps_it(loop, tls, making):
-    async def test():
-        async with a_server(tls) as (_, address), a_server(tls) as (_, another):
-            assert await asked(address)
-            assert making == []  # neither for the start, nor for who speaks plain
-            assert await asked(address, IN_TLS)
-            assert await asked(another, IN_TLS, size=5_000_000)
-            assert len(making) == 1
-            assert {await shown(address), await shown(another)} == {fingerprint(making[0].decode())}
-
-    run(loop, test())
+async def test_permissive_without_a_certificate_makes_one_at_the_first_hello_and_keeps_it(loop, tls, making):
+    async with a_server(tls) as (_, address), a_server(tls) as (_, another):
+        assert await asked(address)
+        assert making == []  # neither for the start, nor for who speaks plain
+        assert await asked(address, IN_TLS)
+        assert await asked(another, IN_TLS, size=5_000_000)
+        assert len(making) == 1
+        assert {await shown(address), await shown(another)} == {fingerprint(making[0].decode())}
 
 
 @both_loops
-def test_all_who_come_while_the_certificate_is_made_are_served_and_hold_up_nobody(loop, making, monkeypatch):
+async def test_all_who_come_while_the_certificate_is_made_are_served_and_hold_up_nobody(
+    loop, making, monkeypatch
+):
     is_free, renewed = threading.Event(), server_module._renewed
 
     def slow(tls):
@@ -304,89 +293,71 @@ def test_all_who_come_while_the_certificate_is_made_are_served_and_hold_up_nobod
     monkeypatch.setattr(server_module, "_renewed", slow)
     monkeypatch.setattr(client_module, "CONNECT_TIMEOUT_S", 60)  # a hundred at once take a while
 
-    async def test():
-        async with a_server(TlsConfig()) as (server, address), asyncio.TaskGroup() as group:
-            waiting = [group.create_task(asked(address, IN_TLS)) for _ in range(100)]
-            await until(lambda: len(server._accepting) == 100)
-            assert await asked(address)  # the loop goes on
-            assert not any(task.done() for task in waiting)
-            is_free.set()
-            assert all(await asyncio.gather(*waiting))
-        assert len(making) == 1
-
-    run(loop, test())
+    async with a_server(TlsConfig()) as (server, address), asyncio.TaskGroup() as group:
+        waiting = [group.create_task(asked(address, IN_TLS)) for _ in range(100)]
+        await until(lambda: len(server._accepting) == 100)
+        assert await asked(address)  # the loop goes on
+        assert not any(task.done() for task in waiting)
+        is_free.set()
+        assert all(await asyncio.gather(*waiting))
+    assert len(making) == 1
 
 
 @both_loops
-def test_enforcing_without_a_certificate_makes_one_and_says_what_that_means(loop, making, caplog):
-    async def test():
-        async with a_server(TlsConfig(server_mode=TlsMode.enforcing)) as (_, address):
-            assert "encrypts, but nobody can verify that this is the server" in caplog.text
-            assert making == []
-            assert await asked(address, IN_TLS)
-            assert not await asked(address)
-
-    run(loop, test())
+async def test_enforcing_without_a_certificate_makes_one_and_says_what_that_means(loop, making, caplog):
+    async with a_server(TlsConfig(server_mode=TlsMode.enforcing)) as (_, address):
+        assert "encrypts, but nobody can verify that this is the server" in caplog.text
+        assert making == []
+        assert await asked(address, IN_TLS)
+        assert not await asked(address)
 
 
 @pytest.mark.parametrize("mode", [TlsMode.permissive, TlsMode.enforcing])
 @pytest.mark.parametrize("wrong", [{"test_mode": False}, {"server_key_path": "half of it"}])
-def test_a_certificate_that_may_not_be_made_is_missed_at_the_start(mode, wrong):
-    async def test():
-        server = RemotingServer({}, tls=TlsConfig(server_mode=mode, **wrong))
-        with pytest.raises(ConfigError, match=r"set tls.server.certPath"):
-            await server.start("127.0.0.1", 0)
-        await server.stop()
-
-    run("asyncio", test())
+async def test_a_certificate_that_may_not_be_made_is_missed_at_the_start(mode, wrong):
+    server = RemotingServer({}, tls=TlsConfig(server_mode=mode, **wrong))
+    with pytest.raises(ConfigError, match=r"set tls.server.certPath"):
+        await server.start("127.0.0.1", 0)
+    await server.stop()
 
 
-def test_disabled_needs_no_certificate_and_makes_none(making):
-    async def test():
-        async with a_server(TlsConfig(server_mode=TlsMode.disabled, test_mode=False)) as (_, address):
-            assert not await asked(address, IN_TLS)
-            assert await asked(address)
-        assert making == []
-
-    run("asyncio", test())
+async def test_disabled_needs_no_certificate_and_makes_none(making):
+    async with a_server(TlsConfig(server_mode=TlsMode.disabled, test_mode=False)) as (_, address):
+        assert not await asked(address, IN_TLS)
+        assert await asked(address)
+    assert making == []
 
 
 @needs_openssl
 @both_loops
-def test_a_made_certificate_encrypts_and_convinces_nobody_who_verifies(loop):
-    async def test():
-        known = certificates().authority.cert
-        async with a_server(TlsConfig()) as (_, address):
-            assert await asked(address, IN_TLS)
-            for trusted in (known, ""):  # the latter is the system's
-                verifies = TlsConfig(enable=True, client_auth_server=True, client_trust_cert_path=trusted)
-                assert not await asked(address, verifies)
-
-    run(loop, test())
+async def test_a_made_certificate_encrypts_and_convinces_nobody_who_verifies(loop):
+    known = certificates().authority.cert
+    async with a_server(TlsConfig()) as (_, address):
+        assert await asked(address, IN_TLS)
+        for trusted in (known, ""):  # the latter is the system's
+            verifies = TlsConfig(enable=True, client_auth_server=True, client_trust_cert_path=trusted)
+            assert not await asked(address, verifies)
 
 
 @needs_openssl
 @both_loops
-def test_clients_are_verified_also_by_a_server_that_made_its_certificate(loop, tmp_path):
-    async def test():
-        made = certificates()
-        tls = TlsConfig(
-            server_auth_client=True,
-            server_trust_cert_path=made.authority.cert,
-            server_need_client_auth=ClientAuth.require,
-        )
-        ours = TlsConfig(enable=True, client_cert_path=made.client.cert, client_key_path=made.client.key)
-        async with a_server(tls) as (_, address):
-            assert await asked(address, ours)
-            assert not await asked(address, IN_TLS)
-        async with a_server(replace(tls, test_mode=True)) as (_, address):  # which puts the check aside
-            assert await asked(address, IN_TLS)
-        wrong = RemotingServer({}, tls=replace(tls, server_trust_cert_path=str(tmp_path / "none.pem")))
-        with pytest.raises(ConfigError, match=r"trusted certificates .*none.pem"):
-            await wrong.start("127.0.0.1", 0)
-        await wrong.stop()
-
-    run(loop, test())
+async def test_clients_are_verified_also_by_a_server_that_made_its_certificate(loop, tmp_path):
+    made = certificates()
+    tls = TlsConfig(
+        server_auth_client=True,
+        server_trust_cert_path=made.authority.cert,
+        server_need_client_auth=ClientAuth.require,
+    )
+    ours = TlsConfig(enable=True, client_cert_path=made.client.cert, client_key_path=made.client.key)
+    async with a_server(tls) as (_, address):
+        assert await asked(address, ours)
+        assert not await asked(address, IN_TLS)
+    async with a_server(replace(tls, test_mode=True)) as (_, address):  # which puts the check aside
+        assert await asked(address, IN_TLS)
+    wrong = RemotingServer({}, tls=replace(tls, server_trust_cert_path=str(tmp_path / "none.pem")))
+    with pytest.raises(ConfigError, match=r"trusted certificates .*none.pem"):
+        await wrong.start("127.0.0.1", 0)
+    await wrong.stop()
 
 
 # Peers that do not go on
@@ -394,49 +365,43 @@ def test_clients_are_verified_also_by_a_server_that_made_its_certificate(loop, t
 
 @needs_openssl
 @both_loops
-def test_peers_that_do_not_begin_or_do_not_go_on_hold_up_nobody_and_are_let_go(loop, monkeypatch):
+async def test_peers_that_do_not_begin_or_do_not_go_on_hold_up_nobody_and_are_let_go(loop, monkeypatch):
     monkeypatch.setattr(server_module, "HANDSHAKE_TIMEOUT_S", 0.5)
     hello = b"\x16\x03\x01\x02\x00\x01"  # the beginning of one
 
-    async def test():
-        async with a_server(server_tls(), idle_timeout_s=0.5) as (server, address):
-            host, port = address.split(":")
-            strangers = [socket.create_connection((host, int(port))) for _ in range(20)]
-            for stranger in strangers[::2]:
-                stranger.sendall(hello)
-            await until(lambda: len(server._accepting) == 20)
-            assert await asked(address)
-            assert await asked(address, IN_TLS)
-            await until(lambda: not server._accepting, "the strangers to be let go")
-            for stranger in strangers:
-                stranger.close()
-
-    run(loop, test())
+    async with a_server(server_tls(), idle_timeout_s=0.5) as (server, address):
+        host, port = address.split(":")
+        strangers = [socket.create_connection((host, int(port))) for _ in range(20)]
+        for stranger in strangers[::2]:
+            stranger.sendall(hello)
+        await until(lambda: len(server._accepting) == 20)
+        assert await asked(address)
+        assert await asked(address, IN_TLS)
+        await until(lambda: not server._accepting, "the strangers to be let go")
+        for stranger in strangers:
+            stranger.close()
 
 
 @needs_openssl
 @both_loops
 @pytest.mark.parametrize("peer", ["silent", "in the handshake", "connected, and says no good-bye"])
-def test_stopping_comes_to_an_end_whatever_peers_in_tls_do(loop, peer):
-    async def test():
-        async with a_server(server_tls(TlsMode.enforcing)) as (server, address):
-            host, port = address.split(":")
-            sock = socket.create_connection((host, int(port)))
-            if peer == "in the handshake":
-                sock.sendall(b"\x16\x03\x01\x02\x00\x01")
-            elif peer != "silent":
-                context = IN_TLS.client_context()
-                sock.settimeout(20)
-                sock = await asyncio.to_thread(context.wrap_socket, sock)
-            await until(
-                lambda: server._accepting if peer != "connected, and says no good-bye" else server.connections
-            )
-            await asyncio.sleep(0.02)
-            await server.stop()
-            assert (server.connections, server._accepting) == (set(), {})
-            sock.close()
-
-    run(loop, test())
+async def test_stopping_comes_to_an_end_whatever_peers_in_tls_do(loop, peer):
+    async with a_server(server_tls(TlsMode.enforcing)) as (server, address):
+        host, port = address.split(":")
+        sock = socket.create_connection((host, int(port)))
+        if peer == "in the handshake":
+            sock.sendall(b"\x16\x03\x01\x02\x00\x01")
+        elif peer != "silent":
+            context = IN_TLS.client_context()
+            sock.settimeout(20)
+            sock = await asyncio.to_thread(context.wrap_socket, sock)
+        await until(
+            lambda: server._accepting if peer != "connected, and says no good-bye" else server.connections
+        )
+        await asyncio.sleep(0.02)
+        await server.stop()
+        assert (server.connections, server._accepting) == (set(), {})
+        sock.close()
 
 
 # Who is trusted
@@ -444,17 +409,14 @@ def test_stopping_comes_to_an_end_whatever_peers_in_tls_do(loop, peer):
 
 @needs_openssl
 @both_loops
-def test_a_client_that_verifies_talks_only_to_servers_that_its_authority_knows(loop):
-    async def test():
-        known = certificates().authority.cert
-        verifies = TlsConfig(enable=True, client_auth_server=True, client_trust_cert_path=known)
-        async with a_server(server_tls()) as (_, address):
-            assert await asked(address, verifies)
-            stranger = certificates().stranger.cert
-            assert not await asked(address, replace(verifies, client_trust_cert_path=stranger))
-            assert not await asked(address, replace(verifies, client_trust_cert_path=""))  # the system's
-
-    run(loop, test())
+async def test_a_client_that_verifies_talks_only_to_servers_that_its_authority_knows(loop):
+    known = certificates().authority.cert
+    verifies = TlsConfig(enable=True, client_auth_server=True, client_trust_cert_path=known)
+    async with a_server(server_tls()) as (_, address):
+        assert await asked(address, verifies)
+        stranger = certificates().stranger.cert
+        assert not await asked(address, replace(verifies, client_trust_cert_path=stranger))
+        assert not await asked(address, replace(verifies, client_trust_cert_path=""))  # the system's
 
 
 @needs_openssl
@@ -463,43 +425,30 @@ def test_a_client_that_verifies_talks_only_to_servers_that_its_authority_knows(l
     ("need", "without", "with_a_strange_one"),
     [(ClientAuth.none, True, True), (ClientAuth.optional, True, False), (ClientAuth.require, False, False)],
 )
-def test_clients_prove_who_they_are_as_far_as_it_is_asked(loop, need, without, with_a_strange_one):
-    async def test():
-        made = certificates()
-        tls = server_tls(
-            TlsMode.enforcing,
-            server_auth_client=True,
-            server_trust_cert_path=made.authority.cert,
-            server_need_client_auth=need,
-        )
-        ours, strange = (
-            TlsConfig(enable=True, client_cert_path=one.cert, client_key_path=one.key)
-            for one in (made.client, made.strange_client)
-        )
-        async with a_server(tls) as (server, address):
-            assert await asked(address, ours)
-            assert await asked(address, IN_TLS) is without
-            assert await asked(address, strange) is with_a_strange_one
-            await until(lambda: not server.connections)
-            assert await asked(address, ours)
-
-    run(loop, test())
+async def test_clients_prove_who_they_are_as_far_as_it_is_asked(loop, need, without, with_a_strange_one):
+    made = certificates()
+    tls = server_tls(
+        TlsMode.enforcing,
+        server_auth_client=True,
+        server_trust_cert_path=made.authority.cert,
+        server_need_client_auth=need,
+    )
+    ours, strange = (
+        TlsConfig(enable=True, client_cert_path=one.cert, client_key_path=one.key)
+        for one in (made.client, made.strange_client)
+    )
+    async with a_server(tls) as (server, address):
+        assert await asked(address, ours)
+        assert await asked(address, IN_TLS) is without
+        assert await asked(address, strange) is with_a_strange_one
+        await until(lambda: not server.connections)
+        assert await asked(address, ours)
 
 
 # Renewal
 
 
-class Files:
-    """The certificate of a server, in files that change."""
-
-    def __init__(self, directory: Path) -> None:
-        self.cert, self.key = directory / "server.pem", directory / "server.key"
-        self.put(certificates().server)
-
-    def put(self, certificate) -> None:
-        shutil.copyfile(certificate.cert, self.cert)
-        shutil.copyfile(certificate.key, self.key)
-
+class Files(RenewedFiles):
     @property
     def tls(self) -> TlsConfig:
         return TlsConfig(server_cert_path=str(self.cert), server_key_path=str(self.key))
@@ -512,55 +461,41 @@ async def shown(address: str) -> str:
     return fingerprint(pem)
 
 
-def fingerprint(pem: str) -> str:
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
-
-
-def fingerprint_of(path: str) -> str:
-    return fingerprint(Path(path).read_text())
-
-
 @needs_openssl
 @both_loops
-def test_new_connections_get_a_renewed_certificate_and_old_ones_stay(loop, tmp_path, monkeypatch):
+async def test_new_connections_get_a_renewed_certificate_and_old_ones_stay(loop, tmp_path, monkeypatch):
     monkeypatch.setattr(tls_module, "RELOAD_CHECK_S", 0.0)
     files, made = Files(tmp_path), certificates()
 
-    async def test():
-        async with a_server(files.tls) as (_, address):
-            client = RemotingClient(tls=IN_TLS)
-            await client.call(address, RemotingCommand(ECHO))
-            assert await shown(address) == fingerprint_of(made.server.cert)
-            files.put(made.renewed)
-            assert await shown(address) == fingerprint_of(made.renewed.cert)
-            (old,) = client._connections
-            assert (await client.call(address, RemotingCommand(ECHO))).code == 0
-            assert client._connections == {old}
-            await client.close()
-
-    run(loop, test())
+    async with a_server(files.tls) as (_, address):
+        client = RemotingClient(tls=IN_TLS)
+        await client.call(address, RemotingCommand(ECHO))
+        assert await shown(address) == fingerprint(Path(made.server.cert))
+        files.put(made.renewed)
+        assert await shown(address) == fingerprint(Path(made.renewed.cert))
+        (old,) = client._connections
+        assert (await client.call(address, RemotingCommand(ECHO))).code == 0
+        assert client._connections == {old}
+        await client.close()
 
 
 @needs_openssl
-def test_while_files_do_not_fit_or_are_gone_the_old_certificate_stays(tmp_path, monkeypatch, caplog):
+async def test_while_files_do_not_fit_or_are_gone_the_old_certificate_stays(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(tls_module, "RELOAD_CHECK_S", 0.0)
     files, made = Files(tmp_path), certificates()
     caplog.set_level(logging.INFO)
 
-    async def test():
-        async with a_server(files.tls) as (_, address):
-            shutil.copyfile(made.renewed.cert, files.cert)  # the key is to follow
-            for _ in range(3):
-                assert await shown(address) == fingerprint_of(made.server.cert)
-            warned = [record for record in caplog.records if "the old ones stay" in record.message]
-            assert len(warned) == 1
-            files.cert.unlink()
-            assert await shown(address) == fingerprint_of(made.server.cert)
-            files.put(made.renewed)
-            assert await shown(address) == fingerprint_of(made.renewed.cert)
-            assert "new connections get the new ones" in caplog.text
-
-    run("asyncio", test())
+    async with a_server(files.tls) as (_, address):
+        shutil.copyfile(made.renewed.cert, files.cert)  # the key is to follow
+        for _ in range(3):
+            assert await shown(address) == fingerprint(Path(made.server.cert))
+        warned = [record for record in caplog.records if "the old ones stay" in record.message]
+        assert len(warned) == 1
+        files.cert.unlink()
+        assert await shown(address) == fingerprint(Path(made.server.cert))
+        files.put(made.renewed)
+        assert await shown(address) == fingerprint(Path(made.renewed.cert))
+        assert "new connections get the new ones" in caplog.text
 
 
 @needs_openssl

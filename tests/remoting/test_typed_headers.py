@@ -10,7 +10,7 @@ import pytest
 from kourou.remoting.protocol.codes import RequestCode
 from kourou.remoting.protocol.command import RemotingCommand, decode, typed_readers
 from kourou.remoting.protocol.header import BadRequestError, Header, plan_of
-from kourou.remoting.protocol.headers import PullMessage, SendMessage, SendMessageV2
+from kourou.remoting.protocol.headers import EndTransaction, PullMessage, SendMessage, SendMessageV2
 
 TYPED: dict[RequestCode, type[Header]] = {
     RequestCode.SEND_MESSAGE: SendMessage,
@@ -18,6 +18,7 @@ TYPED: dict[RequestCode, type[Header]] = {
     RequestCode.SEND_BATCH_MESSAGE: SendMessageV2,
     RequestCode.PULL_MESSAGE: PullMessage,
     RequestCode.LITE_PULL_MESSAGE: PullMessage,
+    RequestCode.END_TRANSACTION: EndTransaction,
 }
 VALID = {"str": "text", "Int": "7", "Long": "8", "bool": "false"}
 ODD: list[Any] = [
@@ -43,10 +44,16 @@ def read(header: type[Header], command: RemotingCommand, *, by_field: bool) -> o
     return [getattr(found, name) for name, *_ in plan_of(header)]
 
 
+def valid_of(header: type[Header]) -> dict[str, str]:
+    """Fields that are right."""
+    allowed = {name: str(values[-1]) for name, values in header._allowed.items()}
+    return {wire: allowed.get(name, VALID[kind]) for name, wire, kind, *_ in plan_of(header)}
+
+
 def test_the_requests_of_a_busy_broker_are_typed():
     assert len(typed_readers) == len(TYPED)
     for code, header in TYPED.items():
-        valid = {wire: VALID[kind] for _, wire, kind, *_ in plan_of(header)}
+        valid = valid_of(header)
         command = decode(frame(code, {**valid, "more": "x"}))
         assert isinstance(command.header, header)
         assert (command.code, command.opaque, command.language, command.version) == (code, 9, "JAVA", 500)
@@ -57,7 +64,7 @@ def test_the_requests_of_a_busy_broker_are_typed():
 @pytest.mark.parametrize("code", TYPED, ids=lambda code: code.name)
 def test_an_odd_value_in_any_field_is_read_the_same(code, odd):
     header = TYPED[code]
-    valid = {wire: VALID[kind] for _, wire, kind, *_ in plan_of(header)}
+    valid = valid_of(header)
     for wire in valid:
         command = decode(frame(code, {**valid, wire: odd}))
         alone = RemotingCommand(code, dict(decode(frame(code, {**valid, wire: odd})).ext_fields))
@@ -67,7 +74,7 @@ def test_an_odd_value_in_any_field_is_read_the_same(code, odd):
 @pytest.mark.parametrize("code", TYPED, ids=lambda code: code.name)
 def test_a_field_that_is_missing_is_read_the_same(code):
     header = TYPED[code]
-    valid = {wire: VALID[kind] for _, wire, kind, *_ in plan_of(header)}
+    valid = valid_of(header)
     for missing in valid:
         fields = {wire: value for wire, value in valid.items() if wire != missing}
         command = decode(frame(code, fields))

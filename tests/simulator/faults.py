@@ -45,15 +45,23 @@ CLOCK_KINDS = ("clock set", "clock set", "clock set at start", "namesrv clock se
 SETTINGS_MS = [sign * ms for ms in (1000, 5000, 3_600_000, 365 * 24 * 3_600_000) for sign in (1, -1)]
 
 
-def make_schedule(seed: int, has_slave: bool) -> list[Fault]:
-    """The faults of a seed."""
+def make_schedule(seed: int, has_slave: bool, has_pops: bool) -> list[Fault]:
+    """The faults of a seed. Where groups pop, brokers are stopped and started too, and clocks are right."""
     chance = random.Random(f"faults {seed}")
     kinds = KINDS_OF_A_PAIR if has_slave else KINDS
     faults = [
         Fault(chance.uniform(FROM_S, UNTIL_S), chance.choice(kinds), chance.uniform(0.05, 2.5))
         for _ in range(chance.randrange(1, MOST + 1))
     ]
-    return sorted(faults + _clock_faults(seed, has_slave))
+    return sorted(faults + (_restarts(seed) if has_pops else _clock_faults(seed, has_slave)))
+
+
+def _restarts(seed: int) -> list[Fault]:
+    chance = random.Random(f"restarts {seed}")
+    return [
+        Fault(chance.uniform(FROM_S, UNTIL_S), "restart", chance.uniform(0.05, 1.0))
+        for _ in range(chance.randrange(3))
+    ]
 
 
 def _clock_faults(seed: int, has_slave: bool) -> list[Fault]:
@@ -78,6 +86,7 @@ class Faults:
         self.power_cuts = 0  # of the broker
         self.lives: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
+        self.ends: list[tuple[float, bool]] = []  # of the broker: when, and whether it was stopped
         world.power.on_power_lost = self._lose_power
 
     async def start(self, name: str) -> None:
@@ -95,8 +104,14 @@ class Faults:
             self.counts[fault.kind] += 1
             await getattr(self, "_" + fault.kind.replace(" ", "_"))(fault.for_s)
 
-    def _end(self, name: str, *, lost_power: bool) -> None:
+    def now_s(self) -> float:
+        """The true time."""
+        return self._world.loop.time()
+
+    def _end(self, name: str, *, lost_power: bool, is_clean: bool = False) -> None:
         self.running.discard(name)
+        if name == "broker":
+            self.ends.append((self.now_s(), is_clean))
         self._world.kill(name, lost_power=lost_power)
 
     def _lose_power(self, name: str) -> None:
@@ -108,6 +123,13 @@ class Faults:
 
     async def _kill(self, for_s: float) -> None:
         self._end("broker", lost_power=False)
+        await asyncio.sleep(for_s)
+        await self.start("broker")
+
+    async def _restart(self, for_s: float) -> None:
+        """The broker is stopped, and started again."""
+        await self._world.stop("broker")
+        self._end("broker", lost_power=False, is_clean=True)
         await asyncio.sleep(for_s)
         await self.start("broker")
 

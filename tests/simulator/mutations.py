@@ -18,6 +18,7 @@ from unittest import mock
 
 import msgspec.structs
 
+import kourou.broker.server
 import kourou.files
 import kourou.store.bulk_dispatch
 import kourou.store.dispatch
@@ -25,12 +26,18 @@ import kourou.store.message_store
 import kourou.store.queue.consume_queue
 import kourou.store.recovery
 from kourou.broker import Broker
+from kourou.broker.pop.buffer import Buffer
+from kourou.broker.pop.order import OrderTable
+from kourou.broker.pop.popper import Popper
+from kourou.broker.pop.recovery import RevivedBefore
+from kourou.broker.pop.revive import ReviveService
+from kourou.broker.pop.settled import Settled
 from kourou.broker.services.timer.time import WheelTime
 from kourou.broker.services.transactions import TransactionService, _final_message
 from kourou.broker.state.locks import QueueLocks
 from kourou.broker.state.offsets import ConsumerOffsets
 from kourou.message import sysflag
-from kourou.store import MessageStore, PutMessageStatus
+from kourou.store import MessageStore, PutMessageResult, PutMessageStatus
 from kourou.store.clock_steps import ClockSteps, _State
 from kourou.store.dispatch import Dispatcher
 from kourou.store.index.index_catch_up import IndexCatchUp
@@ -51,6 +58,7 @@ _end = TransactionService.end
 _answer = CommitLogFlusher._answer
 _close_with_blank = CommitLog._close_with_blank
 _mapping_init = OsMapping.__init__
+_is_needless = Settled.is_needless
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -185,6 +193,62 @@ def _end_of_recovery(self: IndexCatchUp) -> int:
     return self._store.recovery.end_offset
 
 
+def _put_nothing(*_: Any) -> list[PutMessageResult]:
+    return []
+
+
+def _check_point_later(self: Popper, point: Any, revive_queue: int) -> PutMessageResult:
+    asyncio.get_running_loop().call_later(0.5, _put_check_point, self, point, revive_queue)
+    return PutMessageResult(PUT_OK)
+
+
+def _whether_it_rolls_or_not(self: Settled, place: int, *, rolls: bool = False) -> bool:
+    return _is_needless(self, place)
+
+
+def _answered_at_once(
+    self: Popper, connection: Any, request: Any, stored: list[PutMessageResult], answer: Any
+) -> Any:
+    return answer
+
+
+def _moves_first(
+    self: Popper,
+    popped: Any,
+    header: Any,
+    topic: str,
+    queue_id: int,
+    start: int,
+    places: Any,
+    next_offset: int,
+) -> bool:
+    self._broker.offsets.commit("pop", header.consumer_group, topic, queue_id, next_offset)
+    return _keep(self, popped, header, topic, queue_id, start, places, next_offset)
+
+
+def _skips_the_last(self: ReviveService, number: int, point: Any, offset: int) -> bool:
+    return (len(point.differences) > 1 and offset == point.open_offsets()[-1]) or _revive_one(
+        self, number, point, offset
+    )
+
+
+def _given_up(self: ReviveService, number: int, point: Any, offset: int) -> bool:
+    _revive_one(self, number, point, offset)
+    return True
+
+
+def _as_saved(broker: Broker, since: int) -> int:
+    return 0
+
+
+def _never(*_: Any) -> bool:
+    return False
+
+
+_put_check_point, _keep = Popper.put_check_point, Popper._keep
+_revive_one = ReviveService._revive_one
+
+
 class Planted(NamedTuple):
     """A bug: what it is, how it is made, and the seed that finds it."""
 
@@ -312,6 +376,56 @@ PLANTED: dict[str, Planted] = {
     ),
     "room-again": Planted(
         "queues that had no room are not tried again", ((Dispatcher, "retry", _nothing),), 17
+    ),
+    "pop-ack": Planted(
+        "acknowledgements of popped messages are lost", ((Popper, "put_ack", _put_nothing),), 6
+    ),
+    "pop-check-point": Planted(
+        "check points are written after the answer, and after acknowledgements",
+        ((Popper, "put_check_point", _check_point_later),),
+        6,
+    ),
+    "pop-answer": Planted(
+        "pops and acknowledgements are answered before the disk has what they wrote",
+        ((Popper, "answer_when_safe", _answered_at_once),),
+        29,
+    ),
+    "pop-roll": Planted(
+        "an acknowledgement that rolls is dropped before its check point",
+        ((Settled, "is_needless", _whether_it_rolls_or_not),),
+        16,
+    ),
+    "pop-offset": Planted(
+        "the offset of a pop moves before its check point is stored",
+        ((Popper, "_keep", _moves_first),),
+        59,
+    ),
+    "pop-offset-old": Planted(
+        "after a crash groups are where their offsets were saved",
+        ((kourou.broker.server, "restore_offsets", _as_saved),),
+        6,
+    ),
+    "revive-skips": Planted(
+        "the last message of a check point is not revived",
+        ((ReviveService, "_revive_one", _skips_the_last),),
+        9,
+    ),
+    "revive-once": Planted(
+        "what could not be revived is given up", ((ReviveService, "_revive_one", _given_up),), 29
+    ),
+    "revive-twice": Planted(
+        "messages that were revived before a crash are revived again", ((RevivedBefore, "has", _never),), 6
+    ),
+    "pop-buffer": Planted(
+        "a broker that stops forgets the check points in memory", ((Buffer, "stop", _nothing),), 19
+    ),
+    "order-block": Planted(
+        "a restart forgets what ordered groups have in flight", ((OrderTable, "decode", _nothing),), 16
+    ),
+    "order-done": Planted(
+        "ordered groups get again what they acknowledged out of order",
+        ((OrderTable, "open_offsets", lambda self, topic, group, queue_id, offsets: offsets),),
+        26,
     ),
 }
 

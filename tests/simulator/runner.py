@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from unittest import mock
 
 from simulator.faults import Fault
 from simulator.scenario import Scenario
@@ -37,12 +40,18 @@ def play(
                 outcome.digest = scenario.run()
             except Exception as error:
                 outcome.error = f"{type(error).__name__}: {error}"
+        with mock.patch.object(sys, "unraisablehook", _nothing):
+            gc.collect()  # what the failure kept of a world that is over ends badly
         outcome.counts = scenario.counts + scenario.world.power.counts
         outcome.counts += Counter({f"fault: {kind}": n for kind, n in scenario.faults.counts.items()})
         outcome.counts["runs"] = 1
     finally:
         logging.disable(disabled)
     return outcome
+
+
+def _nothing(_: object) -> None:
+    pass
 
 
 def shrink(failed: Outcome) -> Outcome:

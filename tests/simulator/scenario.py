@@ -1,8 +1,8 @@
 """A scenario: a broker, a name server and clients under load, a schedule of faults, and what must hold.
 
 The load: producers that number their messages for a queue each, delayed messages, transactions that commit,
-roll back or have to be asked for, and a consumer group. Some brokers are masters with a slave. The faults:
-see `faults`.
+roll back or have to be asked for, and a consumer group; in a fifth of the seeds, groups that pop (`pops`).
+Some brokers are masters with a slave. The faults: see `faults`.
 
 What must hold:
 - a message that was acknowledged is there: after a kill always, after a power cut with SYNC_FLUSH always,
@@ -42,6 +42,7 @@ from simulator.faults import Fault, Faults, make_schedule
 from simulator.lives import Lives
 from simulator.loop import NODE
 from simulator.model import SLOTS, Model, check_rebuilt, name_of
+from simulator.pops import CLIENTS, Popping
 from simulator.world import BROKER_PORT, HOSTS, NAMESRV, World
 
 TOPIC = "orders"
@@ -66,10 +67,20 @@ class Scenario:
         self.model = Model()
         self.is_sync_flush = self._chance.random() < 0.6
         self.has_slave = self._chance.random() < 0.25
-        self.has_timers = random.Random(f"timers {seed}").random() < 0.3
-        self.schedule = make_schedule(seed, self.has_slave) if faults is None else faults
+        self.has_pops = seed % 10 in (6, 9)  # the others are the runs that they were
+        self.has_buffer = seed % 20 == 19  # of check points
+        self.has_timers = random.Random(f"timers {seed}").random() < 0.3 or self.has_pops
+        self.schedule = make_schedule(seed, self.has_slave, self.has_pops) if faults is None else faults
         self.faults = Faults(self.world, seed, self._note_losses)
-        self.lives = Lives(seed, BROKER_NAME, lambda: 0 if self.is_sync_flush else self.faults.power_cuts)
+        self.lives = Lives(seed, BROKER_NAME, self._cuts_that_lose)
+        self.pops = [
+            Popping(
+                seed, topic, self.world.now_ms, self.faults, in_order=in_order,
+                power_cuts=self._cuts_that_lose, saves=self._saves(), has_buffer=self.has_buffer,
+            )
+            for topic, in_order in (("pops", False), ("line", True))
+            if self.has_pops
+        ]  # fmt: skip
         self._is_over = False
         self._digest = hashlib.sha256()
         self.counts: Counter[str] = Counter()
@@ -87,6 +98,9 @@ class Scenario:
             "transactionTimeOut": 500,
             "transactionCheckInterval": 400,
             "transactionCheckMax": 1000,
+            "enablePopBufferMerge": str(self.has_buffer).lower(),
+            "popCkStayBufferTime": 3000,
+            "popCkStayBufferTimeOut": 1000,
             "timerWheelEnable": str(self.has_timers).lower(),
             "timerPrecisionMs": 100,
             "timerMaxDelaySec": 20,
@@ -111,6 +125,14 @@ class Scenario:
             master = self.world.broker_config["broker"]
             master |= {"brokerRole": "SYNC_MASTER", "haSyncFromStart": "true"}
             self.world.broker_config["slave"] = {**master, "brokerRole": "SLAVE", "brokerId": 1}
+
+    def _cuts_that_lose(self) -> int:
+        """Power cuts that what was acknowledged may not survive."""
+        return 0 if self.is_sync_flush else self.faults.power_cuts
+
+    def _saves(self) -> bool:
+        """Whether nothing keeps the broker from saving its tables in time."""
+        return {fault.kind for fault in self.schedule}.isdisjoint({"sync fails", "slow disk", "disk full"})
 
     def run(self) -> str:
         """Play it to its end, and check; a digest of what happened. AssertionError if something is wrong."""
@@ -175,23 +197,33 @@ class Scenario:
             senders += [asyncio.create_task(self._send_later(producer, "delayed", self._by_level))]
             senders += [asyncio.create_task(self._send_in_transaction(producer))]
             senders += [asyncio.create_task(self.lives.run(producer, partial(producer.core.ask, BROKER)))]
+            ask = partial(producer.core.ask, BROKER)
+            send = partial(_send_to, producer)
+            senders += [asyncio.create_task(each.produce(send, ask)) for each in self.pops]
+            popping = [
+                asyncio.create_task(each.consume(number, ask))
+                for each in self.pops
+                for number in range(CLIENTS)
+            ]
             if self.has_timers:
                 senders += [asyncio.create_task(self._send_later(producer, "timed", self._by_timer))]
                 senders += [asyncio.create_task(self._send_later(producer, "paused", self._by_pause))]
             await asyncio.sleep(LOAD_S)
             self._is_over = self.lives.is_over = True
+            for each in self.pops:
+                each.is_over = True
             await faults
             await asyncio.gather(*senders)
             await asyncio.sleep(SETTLE_S)
             await self._send_last(producer)
             await asyncio.sleep(LAST_S)
-            for watch in (watching, locking):
+            for watch in (watching, locking, *popping):
                 if watch.done():
                     watch.result()
                 watch.cancel()
             self._check_all()
             eating.cancel()
-            await asyncio.gather(eating, watching, locking, return_exceptions=True)
+            await asyncio.gather(eating, watching, locking, *popping, return_exceptions=True)
         assert not self.world.loop.errors, self.world.loop.errors
 
     async def _create_topic(self, producer: Producer) -> None:
@@ -327,7 +359,7 @@ class Scenario:
 
     async def _watch_offsets(self) -> None:
         """Committed offsets do not go back while a broker runs, nor far when it is started again."""
-        saves = {fault.kind for fault in self.schedule}.isdisjoint({"sync fails", "slow disk", "disk full"})
+        saves = self._saves()
         seen: dict[int, list[tuple[float, int]]] = {queue_id: [] for queue_id in range(QUEUES)}
         life = 0
         while True:
@@ -368,7 +400,7 @@ class Scenario:
         if self.is_sync_flush:
             return
         flushed = self.world.brokers["broker"].store.commit_log.files.flushed_where
-        for model in (self.model, self.lives.model):
+        for model in (self.model, self.lives.model, *(each.model for each in self.pops)):
             model.lost_with_power |= {name for name, where in model.promised.items() if where >= flushed}
 
     def _check_slave(self, name: str, where: int) -> None:
@@ -391,6 +423,10 @@ class Scenario:
         model.check(found, self.world.now_ms())
         model.check_seen(found)
         self.lives.check(broker, self.world.now_ms())
+        for each in self.pops:
+            each.check()
+            self.counts["messages popped"] += each.deliveries
+            self.counts["messages popped again"] += each.again
         if self.has_slave:
             model.check(model.look(self.world.brokers["slave"].store, TOPIC), self.world.now_ms())
             self.lives.check(self.world.brokers["slave"], self.world.now_ms())
@@ -406,6 +442,14 @@ class Scenario:
                 "virtual seconds": int(self.world.loop.time()),
             }
         )
+
+
+async def _send_to(producer: Producer, topic: str, queue_id: int, body: bytes) -> int | None:
+    queue = MessageQueue(topic, BROKER_NAME, queue_id)
+    receipt = await producer.send(Message(topic, body), queue=queue, timeout_s=4.0)
+    if receipt.status != "SEND_OK":
+        return None
+    return decode_offset_message_id(receipt.offset_message_id).physical_offset
 
 
 def _answer(state: TransactionState, message: Any) -> TransactionState:

@@ -116,6 +116,10 @@ class World:
             task.exception()
         return node.is_alive
 
+    async def stop(self, name: str) -> None:
+        """Have the broker of a node stop, as an operator would."""
+        await self.run(self.nodes[name], self.brokers[name].stop())
+
     def kill(self, name: str, *, lost_power: bool) -> None:
         """End the process of a node, or switch its machine off. It is `start`ed on what is left."""
         node = self.nodes.pop(name)

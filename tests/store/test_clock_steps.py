@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from kourou.store import MessageStore
 from kourou.store.clock_steps import MAX_STEPS, STEP_MS
-from support.stores.fault_disk import FaultDisk
-from support.stores.store import START_MS, ManualClock, message, open_store, put, small_config
+from support.stores.store import START_MS, message, open_store, put, small_config
 
 HOUR_MS = 3_600_000
 
@@ -22,9 +19,7 @@ def stored(store: MessageStore) -> int:
     return where
 
 
-def test_what_a_record_says_is_by_the_clock_of_the_moment_it_was_stored(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_what_a_record_says_is_by_the_clock_of_the_moment_it_was_stored(tmp_path, clock):
     with open_store(small_config(tmp_path), clock=clock) as store:
         first = stored(store)
         clock.set_by(HOUR_MS)
@@ -37,7 +32,7 @@ def test_what_a_record_says_is_by_the_clock_of_the_moment_it_was_stored(
         assert steps.today(START_MS, third) == START_MS
 
 
-def test_steps_are_remembered_by_the_next_process(tmp_path: Path, clock: ManualClock) -> None:
+def test_steps_are_remembered_by_the_next_process(tmp_path, clock):
     with open_store(small_config(tmp_path), clock=clock) as store:
         first = stored(store)
         clock.set_by(HOUR_MS)
@@ -48,9 +43,7 @@ def test_steps_are_remembered_by_the_next_process(tmp_path: Path, clock: ManualC
         assert store.clock_steps.today(0, second) == HOUR_MS
 
 
-def test_a_clock_that_is_put_right_after_more_starts_of_the_machine_was_never_ahead(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_a_clock_that_is_put_right_after_more_starts_of_the_machine_was_never_ahead(tmp_path, clock):
     with open_store(small_config(tmp_path), clock=clock) as store:
         first = stored(store)
     for boot, set_by_ms in (("second", HOUR_MS), ("third", 0), ("fourth", -HOUR_MS)):
@@ -60,7 +53,7 @@ def test_a_clock_that_is_put_right_after_more_starts_of_the_machine_was_never_ah
             assert store.clock_steps.today(START_MS, first) == START_MS
 
 
-def test_a_clock_that_ticks_is_not_set(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_clock_that_ticks_is_not_set(tmp_path, clock):
     with open_store(small_config(tmp_path), clock=clock) as store:
         first = stored(store)
         for _ in range(100):
@@ -71,9 +64,7 @@ def test_a_clock_that_ticks_is_not_set(tmp_path: Path, clock: ManualClock) -> No
         assert store.clock_steps.today(START_MS, first) == START_MS
 
 
-def test_what_was_stored_around_a_step_is_taken_for_what_waits_longer(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_what_was_stored_around_a_step_is_taken_for_what_waits_longer(tmp_path, clock):
     """Given records between two looks, then it is not known which clock they went by."""
     with open_store(small_config(tmp_path), clock=clock) as store:
         (first,) = put(store, message())
@@ -86,9 +77,7 @@ def test_what_was_stored_around_a_step_is_taken_for_what_waits_longer(
         assert store.clock_steps.today(START_MS, second) == START_MS + HOUR_MS
 
 
-def test_a_file_that_cannot_be_written_is_written_later(
-    tmp_path: Path, clock: ManualClock, disk: FaultDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_written_is_written_later(tmp_path, clock, disk, monkeypatch):
     """Given a disk that takes nothing, when the clock is set, then that is known, and on the disk later."""
     with open_store(small_config(tmp_path), clock=clock, disk=disk) as store:
         first = stored(store)
@@ -106,16 +95,14 @@ def refuse(*_: object) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\0" * 100, b'{"bootId":1}'])
-def test_a_file_that_is_damaged_is_made_again(tmp_path: Path, clock: ManualClock, damage: bytes) -> None:
+def test_a_file_that_is_damaged_is_made_again(tmp_path, clock, damage):
     for _ in range(2):
         with open_store(small_config(tmp_path), clock=clock) as store:
             assert store.clock_steps.today(START_MS, stored(store)) == START_MS
         (tmp_path / "store" / "clock").write_bytes(damage)
 
 
-def test_a_log_that_lost_its_end_keeps_steps_before_what_is_stored_now(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_a_log_that_lost_its_end_keeps_steps_before_what_is_stored_now(tmp_path, clock):
     """Given a step beyond the end of the log, as after a power cut, then it is before all new records."""
     with open_store(small_config(tmp_path), clock=clock) as store:
         stored(store)
@@ -130,9 +117,7 @@ def test_a_log_that_lost_its_end_keeps_steps_before_what_is_stored_now(
         assert store.clock_steps.today(START_MS, first) == START_MS
 
 
-def test_a_clock_that_is_set_all_the_time_is_bounded_and_makes_nothing_early(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_a_clock_that_is_set_all_the_time_is_bounded_and_makes_nothing_early(tmp_path, clock):
     with open_store(small_config(tmp_path), clock=clock) as store:
         first, steps = stored(store), store.clock_steps
         for number in range(MAX_STEPS + 10):

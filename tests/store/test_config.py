@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -132,18 +131,18 @@ def attribute_of(key: str) -> str:
 
 
 @pytest.mark.parametrize("key", JAVA_DEFAULTS)
-def test_a_key_of_java_sets_its_attribute_and_has_javas_default(key: str) -> None:
+def test_a_key_of_java_sets_its_attribute_and_has_javas_default(key):
     default = getattr(MessageStoreConfig(), attribute_of(key))
     assert (type(default), default) == (type(JAVA_DEFAULTS[key]), JAVA_DEFAULTS[key])
 
 
-def test_there_is_no_key_that_java_does_not_have() -> None:
+def test_there_is_no_key_that_java_does_not_have():
     names = {item.name for item in fields(MessageStoreConfig)}
     paths = {"store_path_root_dir", "store_path_commit_log", "read_only_commit_log_store_paths"}
     assert names - paths == {attribute_of(key) for key in JAVA_DEFAULTS}
 
 
-def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert MessageStoreConfig().store_path_root_dir == f"{tmp_path}/store"
     assert MessageStoreConfig().store_path_commit_log == f"{tmp_path}/store/commitlog"
@@ -160,14 +159,14 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MessageStoreConfig(store_path_root_dir="here").store_path_root_dir == f"{tmp_path}/here"
 
 
-def test_keys_of_others_are_ignored() -> None:
+def test_keys_of_others_are_ignored():
     config = MessageStoreConfig.from_properties(
         {"brokerName": "b", "listenPort": "10911", "mappedfilesizecommitlog": "1", "maxMessageSize": "10"}
     )
     assert config == MessageStoreConfig(max_message_size=10)
 
 
-def test_overrides_come_last() -> None:
+def test_overrides_come_last():
     config = MessageStoreConfig.from_properties({"maxMessageSize": "10"}, max_message_size=20)
     assert config.max_message_size == 20
 
@@ -196,7 +195,7 @@ def test_overrides_come_last() -> None:
         ("maxIndexNum", "1", "maxIndexNum"),
     ],
 )
-def test_a_bad_value_is_an_error_that_names_its_key(key: str, text: str, wanted: str) -> None:
+def test_a_bad_value_is_an_error_that_names_its_key(key, text, wanted):
     with pytest.raises(ConfigError) as caught:
         MessageStoreConfig.from_properties({key: text})
     assert key in str(caught.value)
@@ -204,18 +203,18 @@ def test_a_bad_value_is_an_error_that_names_its_key(key: str, text: str, wanted:
 
 
 @pytest.mark.parametrize("text", ["TRUE", "True", " true "])
-def test_truth_is_read_as_java_reads_it(text: str) -> None:
+def test_truth_is_read_as_java_reads_it(text):
     assert MessageStoreConfig.from_properties({"enableLmq": text}).enable_lmq is True
 
 
-def test_queue_files_hold_whole_entries() -> None:
+def test_queue_files_hold_whole_entries():
     config = MessageStoreConfig.from_properties(
         {"mappedFileSizeConsumeQueue": "1001", "mapperFileSizeBatchConsumeQueue": "47"}
     )
     assert (config.mapped_file_size_consume_queue, config.mapper_file_size_batch_consume_queue) == (1020, 92)
 
 
-def test_delay_levels() -> None:
+def test_delay_levels():
     assert parse_delay_levels("1s 2m 3h 1d") == [1000, 120_000, 10_800_000, 86_400_000]
     assert len(parse_delay_levels(MessageStoreConfig().message_delay_level)) == 18
 
@@ -263,11 +262,11 @@ def test_delay_levels() -> None:
         ("a=b\\", {"a": "b"}),
     ],
 )
-def test_a_properties_file_is_read_as_java_reads_it(text: str, expected: dict[str, str]) -> None:
+def test_a_properties_file_is_read_as_java_reads_it(text, expected):
     assert parse_properties(text) == expected
 
 
-def test_blanks_behind_a_value_are_dropped() -> None:
+def test_blanks_behind_a_value_are_dropped():
     """Java keeps them, and then takes no number for what an operator meant as one."""
     assert parse_properties("maxMessageSize = 10 \t\n") == {"maxMessageSize": "10"}
 
@@ -277,7 +276,7 @@ values = st.text(st.sampled_from("abc=: #!\\é中\t"), max_size=8).map(str.strip
 
 
 @given(table=st.dictionaries(names, values, max_size=5))
-def test_what_java_would_store_is_read_back(table: dict[str, str]) -> None:
+def test_what_java_would_store_is_read_back(table):
     """Properties.store: backslashes before separators, blanks, comment signs and what is not Latin-1."""
 
     def escape(text: str, key: bool) -> str:
@@ -297,7 +296,7 @@ def test_what_java_would_store_is_read_back(table: dict[str, str]) -> None:
     assert parse_properties(f"#written by a test\n{text}") == table
 
 
-def test_a_whole_file(tmp_path: Path) -> None:
+def test_a_whole_file(tmp_path):
     path = tmp_path / "broker.conf"
     path.write_text(
         "# an operator's own\nbrokerClusterName = DefaultCluster\nstorePathRootDir = /data/store\n"
@@ -308,19 +307,19 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert (config.max_message_size, config.enable_lmq) == (65536, True)
 
 
-def test_a_file_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_a_clear_error(tmp_path):
     with pytest.raises(ConfigError, match=r"no\.conf"):
         MessageStoreConfig.load(tmp_path / "no.conf")
 
 
-def test_a_comment_in_another_encoding_does_no_harm(tmp_path: Path) -> None:
+def test_a_comment_in_another_encoding_does_no_harm(tmp_path):
     """Java reads the bytes as Latin-1 and has no opinion about them."""
     path = tmp_path / "broker.conf"
     path.write_bytes("# 存储路径\nmaxMessageSize=10\n".encode("gbk"))
     assert MessageStoreConfig.load(path).max_message_size == 10
 
 
-def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
+def test_a_byte_order_mark_does_no_harm(tmp_path):
     path = tmp_path / "broker.conf"
     path.write_bytes(b"\xef\xbb\xbfmaxMessageSize=10\n")
     assert read_properties_file(path) == {"maxMessageSize": "10"}

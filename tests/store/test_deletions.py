@@ -15,8 +15,6 @@ from kourou.message.batch import encode_batch
 from kourou.message.model import Message
 from kourou.message.topics import DELETION_TOPIC
 from kourou.store import FlushDiskType, InnerMessage, MessageStore, MessageStoreConfig, PutMessageStatus
-from support import loops
-from support.stores.fault_disk import FaultDisk
 from support.stores.replication import caught_up, node, slave
 from support.stores.store import bodies, message, open_store, put, small_config
 
@@ -58,7 +56,7 @@ def end(request: pytest.FixtureRequest) -> End:
     return ENDS[request.param]
 
 
-def test_a_topic_that_was_made_again_keeps_its_messages(config: MessageStoreConfig, end: End) -> None:
+def test_a_topic_that_was_made_again_keeps_its_messages(config, end):
     store = opened(config)
     put_safely(store, *[message(body=b"old %d" % number) for number in range(100)])
     store.delete_topics({"topic"})
@@ -72,7 +70,7 @@ def test_a_topic_that_was_made_again_keeps_its_messages(config: MessageStoreConf
             assert (store.min_offset("topic", 0), store.max_offset("topic", 0)) == (0, 60)
 
 
-def test_deleted_messages_do_not_come_back(config: MessageStoreConfig, end: End) -> None:
+def test_deleted_messages_do_not_come_back(config, end):
     store = opened(config)
     put_safely(store, *[message(queue_id=queue, body=b"old") for queue in range(4) for _ in range(25)])
     store.delete_topics({"topic"})
@@ -87,7 +85,7 @@ def test_deleted_messages_do_not_come_back(config: MessageStoreConfig, end: End)
         assert [bodies(store, queue_id=queue) for queue in range(4)] == [[], [], [b"new"], []]
 
 
-def test_a_topic_may_be_deleted_many_times(config: MessageStoreConfig) -> None:
+def test_a_topic_may_be_deleted_many_times(config):
     store = opened(config)
     for life in range(7):
         put_safely(store, *[message(body=b"%d of life %d" % (number, life)) for number in range(life + 3)])
@@ -101,7 +99,7 @@ def test_a_topic_may_be_deleted_many_times(config: MessageStoreConfig) -> None:
         assert bodies(store, "other") == [b"%d" % life for life in range(7)]
 
 
-def test_recovery_that_begins_in_a_later_file_knows_of_the_deletion(tmp_path: Path) -> None:
+def test_recovery_that_begins_in_a_later_file_knows_of_the_deletion(tmp_path):
     """Queues and checkpoint are on the disk: the deletion is not dispatched again."""
     config = small_config(tmp_path)
     store = opened(config)
@@ -119,7 +117,7 @@ def test_recovery_that_begins_in_a_later_file_knows_of_the_deletion(tmp_path: Pa
         assert [body.rstrip(b"\0") for body in bodies(store)] == [*(b"%d" % n for n in range(60)), b"after"]
 
 
-def test_queries_by_key_do_not_find_what_was_deleted(config: MessageStoreConfig, end: End) -> None:
+def test_queries_by_key_do_not_find_what_was_deleted(config, end):
     store = opened(config)
     put_safely(store, message(body=b"old", KEYS="order-7", UNIQ_KEY="A" * 32, TAGS="tag"))
     store.delete_topics({"topic"})
@@ -137,7 +135,7 @@ def test_queries_by_key_do_not_find_what_was_deleted(config: MessageStoreConfig,
     store.shutdown()
 
 
-def test_a_deletion_leaves_light_queues_and_ends_them_alone(tmp_path: Path) -> None:
+def test_a_deletion_leaves_light_queues_and_ends_them_alone(tmp_path):
     config = small_config(tmp_path, enable_lmq=True, enable_multi_dispatch=True)
     light = "%LMQ%a,%LMQ%b"
     store = opened(config)
@@ -153,7 +151,7 @@ def test_a_deletion_leaves_light_queues_and_ends_them_alone(tmp_path: Path) -> N
         assert bodies(store, "%LMQ%b") == new
 
 
-def test_a_batch_topic_begins_anew_too(tmp_path: Path, end: End) -> None:
+def test_a_batch_topic_begins_anew_too(tmp_path, end):
     config = small_config(tmp_path)
     store = opened(config, is_batch_topic=lambda topic: topic == "topic")
 
@@ -171,7 +169,7 @@ def test_a_batch_topic_begins_anew_too(tmp_path: Path, end: End) -> None:
         assert [b"new 0" in body for body in bodies(store)] == [True, True]
 
 
-def test_a_topic_may_be_made_again_as_one_of_the_other_kind(tmp_path: Path) -> None:
+def test_a_topic_may_be_made_again_as_one_of_the_other_kind(tmp_path):
     config = small_config(tmp_path)
     store = opened(config)
     put(store, *[message(body=b"old") for _ in range(5)])
@@ -185,7 +183,7 @@ def test_a_topic_may_be_made_again_as_one_of_the_other_kind(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("begin", [0, 3])
-def test_a_log_that_does_not_speak_of_deletions_is_read_by_its_offsets(tmp_path: Path, begin: int) -> None:
+def test_a_log_that_does_not_speak_of_deletions_is_read_by_its_offsets(tmp_path, begin):
     """As Java's: a message with the first offset, after others, is the first of a new topic."""
     config = small_config(tmp_path)
     store = opened(config)
@@ -206,9 +204,7 @@ def test_a_log_that_does_not_speak_of_deletions_is_read_by_its_offsets(tmp_path:
         assert bodies(store) == new
 
 
-def test_a_deletion_that_cannot_be_written_changes_nothing(
-    tmp_path: Path, disk: FaultDisk, config: MessageStoreConfig
-) -> None:
+def test_a_deletion_that_cannot_be_written_changes_nothing(tmp_path, disk, config):
     store = opened(config, disk=disk)
     put_safely(store, *[message(body=b"%d" % number) for number in range(5)])
     store.refusal = "the disk is full"
@@ -221,7 +217,7 @@ def test_a_deletion_that_cannot_be_written_changes_nothing(
     store.shutdown()
 
 
-def test_the_log_is_on_the_disk_before_queues_are_removed(tmp_path: Path, disk: FaultDisk) -> None:
+def test_the_log_is_on_the_disk_before_queues_are_removed(tmp_path, disk):
     config = small_config(tmp_path)
     store = opened(config, disk=disk)
     put(store, *[message(body=b"%d" % number) for number in range(5)])
@@ -232,7 +228,7 @@ def test_the_log_is_on_the_disk_before_queues_are_removed(tmp_path: Path, disk: 
     store.abandon()
 
 
-def test_files_that_could_not_be_removed_go_at_the_next_start(tmp_path: Path, disk: FaultDisk) -> None:
+def test_files_that_could_not_be_removed_go_at_the_next_start(tmp_path, disk):
     config = small_config(tmp_path)
     store = opened(config, disk=disk)
     put(store, message(body=b"old"))
@@ -247,7 +243,7 @@ def test_files_that_could_not_be_removed_go_at_the_next_start(tmp_path: Path, di
     assert not any((tmp_path / "store" / "deleted").iterdir())
 
 
-def test_retention_forgets_deletions_that_the_log_does_not_have_any_more(tmp_path: Path) -> None:
+def test_retention_forgets_deletions_that_the_log_does_not_have_any_more(tmp_path):
     with open_store(small_config(tmp_path)) as store:
         put(store, message())
         store.delete_topics({"topic"})
@@ -257,32 +253,29 @@ def test_retention_forgets_deletions_that_the_log_does_not_have_any_more(tmp_pat
 
 
 @pytest.mark.parametrize("count", [1, 100, 3000], ids="{} messages".format)
-def test_a_slave_follows_deletions_in_the_order_of_the_log(tmp_path: Path, count: int) -> None:
+async def test_a_slave_follows_deletions_in_the_order_of_the_log(tmp_path, count):
     """One by one, and many at once as when it catches up."""
 
-    async def run() -> None:
-        async with node(tmp_path / "master", from_start=True) as master:
-            put(master.store, *[message(body=b"old %d" % number) for number in range(count)])
-            master.store.delete_topics({"topic"})
-            new = [b"new %d" % number for number in range(count)]
-            put(master.store, *[message(body=body) for body in new])
-            put(master.store, *[message("late", body=b"late") for _ in range(3)])
-            async with slave(tmp_path / "slave", master.port) as follower:
-                await caught_up(master, follower)
-                assert bodies(follower.store) == new
-                master.store.delete_topics({"late"})
-                put(master.store, message("late", body=b"again"))
-                await caught_up(master, follower)
-                assert bodies(follower.store, "late") == [b"again"]
-        (tmp_path / "slave" / "store" / "abort").touch()  # as if it had crashed
-        with open_store(small_config(tmp_path / "slave")) as store:
-            assert bodies(store) == new
-            assert bodies(store, "late") == [b"again"]
-
-    loops.run("uvloop", run())
+    async with node(tmp_path / "master", from_start=True) as master:
+        put(master.store, *[message(body=b"old %d" % number) for number in range(count)])
+        master.store.delete_topics({"topic"})
+        new = [b"new %d" % number for number in range(count)]
+        put(master.store, *[message(body=body) for body in new])
+        put(master.store, *[message("late", body=b"late") for _ in range(3)])
+        async with slave(tmp_path / "slave", master.port) as follower:
+            await caught_up(master, follower)
+            assert bodies(follower.store) == new
+            master.store.delete_topics({"late"})
+            put(master.store, message("late", body=b"again"))
+            await caught_up(master, follower)
+            assert bodies(follower.store, "late") == [b"again"]
+    (tmp_path / "slave" / "store" / "abort").touch()  # as if it had crashed
+    with open_store(small_config(tmp_path / "slave")) as store:
+        assert bodies(store) == new
+        assert bodies(store, "late") == [b"again"]
 
 
-def test_a_deletion_names_a_topic_and_nothing_else(tmp_path: Path) -> None:
+def test_a_deletion_names_a_topic_and_nothing_else(tmp_path):
     """Whatever is in the log, no other directory is touched."""
     config = small_config(tmp_path)
     with open_store(config) as store:

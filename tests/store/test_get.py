@@ -64,7 +64,7 @@ class TagFilter(MessageFilter):
 # Statuses
 
 
-def test_a_queue_that_is_not_there(store: MessageStore) -> None:
+def test_a_queue_that_is_not_there(store):
     put(store, message())
     for topic, queue in (("topic", 9), ("nothing", 0)):
         result = store.get_message(topic, queue, 5, 32)
@@ -72,7 +72,7 @@ def test_a_queue_that_is_not_there(store: MessageStore) -> None:
         assert (result.min_offset, result.max_offset, result.records) == (0, 0, [])
 
 
-def test_a_queue_without_messages(store: MessageStore) -> None:
+def test_a_queue_without_messages(store):
     store.queues.get_or_create("topic", 0)
     result = store.get_message("topic", 0, 5, 32)
     assert (result.status, result.next_begin_offset) == (GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0)
@@ -89,9 +89,7 @@ def test_a_queue_without_messages(store: MessageStore) -> None:
         (-1, GetMessageStatus.OFFSET_TOO_SMALL, 0),
     ],
 )
-def test_where_an_offset_lies(
-    store: MessageStore, offset: int, status: GetMessageStatus, following: int
-) -> None:
+def test_where_an_offset_lies(store, offset, status, following):
     put(store, message(), message(), message())
     result = store.get_message("topic", 0, offset, 32)
     assert (result.status, result.next_begin_offset) == (status, following)
@@ -109,9 +107,7 @@ def test_where_an_offset_lies(
         ("nothing", 9, GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0),
     ],
 )
-def test_a_slave_corrects_no_offset_unless_told_to(
-    tmp_path: Path, topic: str, offset: int, status: GetMessageStatus, corrected: int, check: bool
-) -> None:
+def test_a_slave_corrects_no_offset_unless_told_to(tmp_path, topic, offset, status, corrected, check):
     with open_store(small_config(tmp_path)) as master:
         put(master, message(), message(), message())
     slave = small_config(tmp_path, broker_role=BrokerRole.SLAVE, offset_check_in_slave=check)
@@ -120,7 +116,7 @@ def test_a_slave_corrects_no_offset_unless_told_to(
         assert (result.status, result.next_begin_offset) == (status, corrected if check else offset)
 
 
-def test_an_offset_before_what_is_left_is_too_small(store: MessageStore) -> None:
+def test_an_offset_before_what_is_left_is_too_small(store):
     put(store, *[message(body=bytes(30_000)) for _ in range(6)])
     drop_first_log_file(store)
     store.queues.delete_expired(store.commit_log.min_offset)
@@ -129,7 +125,7 @@ def test_an_offset_before_what_is_left_is_too_small(store: MessageStore) -> None
     assert (store.min_offset("topic", 0), store.max_offset("topic", 0)) == (2, 6)
 
 
-def test_a_log_file_removed_in_the_middle_of_a_read(store: MessageStore) -> None:
+def test_a_log_file_removed_in_the_middle_of_a_read(store):
     """Until the queue's minimum is corrected its first entries point to nothing."""
     put(store, *[message(body=b"%d" % number + bytes(30_000)) for number in range(6)])
     drop_first_log_file(store)
@@ -143,7 +139,7 @@ def test_a_log_file_removed_in_the_middle_of_a_read(store: MessageStore) -> None
 
 
 @pytest.mark.parametrize("message_filter", [None, TagFilter()])
-def test_only_removed_messages(store: MessageStore, message_filter: TagFilter | None) -> None:
+def test_only_removed_messages(store, message_filter):
     put(store, *[message("topic", 0, bytes(30_000)) for _ in range(2)])
     put(store, *[message("other", 0, bytes(30_000)) for _ in range(2)])
     drop_first_log_file(store)
@@ -152,7 +148,7 @@ def test_only_removed_messages(store: MessageStore, message_filter: TagFilter | 
     assert result.next_begin_offset == 2
 
 
-def test_removed_messages_then_messages_that_do_not_match(store: MessageStore) -> None:
+def test_removed_messages_then_messages_that_do_not_match(store):
     """The status tells of the last that was looked at, as in Java."""
     put(store, *[message(body=bytes(30_000), TAGS="a") for _ in range(3)])
     drop_first_log_file(store)
@@ -164,9 +160,7 @@ def test_removed_messages_then_messages_that_do_not_match(store: MessageStore) -
 
 @pytest.mark.parametrize("message_filter", [None, TagFilter()])
 @pytest.mark.parametrize("role", [BrokerRole.ASYNC_MASTER, BrokerRole.SLAVE])
-def test_a_hole_in_the_queue_leads_to_the_next_file(
-    tmp_path: Path, role: BrokerRole, message_filter: TagFilter | None
-) -> None:
+def test_a_hole_in_the_queue_leads_to_the_next_file(tmp_path, role, message_filter):
     with open_store(small_config(tmp_path)) as store:
         put(store, *[message() for _ in range(ENTRIES_PER_FILE * 3)])
         store.config.broker_role = role
@@ -180,9 +174,7 @@ def test_a_hole_in_the_queue_leads_to_the_next_file(
 
 
 @pytest.mark.parametrize("message_filter", [None, TagFilter()])
-def test_looking_into_several_queue_files_stops_at_the_end_of_the_queue(
-    tmp_path: Path, message_filter: TagFilter | None
-) -> None:
+def test_looking_into_several_queue_files_stops_at_the_end_of_the_queue(tmp_path, message_filter):
     """The last file is exactly full: the offset behind it must not be skipped."""
     with open_store(small_config(tmp_path, travel_cq_file_num_when_get_message=3)) as store:
         put(store, *[message(body=bytes(3100)) for _ in range(ENTRIES_PER_FILE)])
@@ -193,7 +185,7 @@ def test_looking_into_several_queue_files_stops_at_the_end_of_the_queue(
         assert result.next_begin_offset == ENTRIES_PER_FILE
 
 
-def test_several_queue_files_are_searched_if_allowed(tmp_path: Path) -> None:
+def test_several_queue_files_are_searched_if_allowed(tmp_path):
     with open_store(small_config(tmp_path)) as store:
         put(store, *[message(body=bytes(3100)) for _ in range(ENTRIES_PER_FILE + 1)])
         assert len(store.commit_log.files.files) == 2
@@ -207,7 +199,7 @@ def test_several_queue_files_are_searched_if_allowed(tmp_path: Path) -> None:
 # Limits
 
 
-def test_no_more_than_asked_for(store: MessageStore) -> None:
+def test_no_more_than_asked_for(store):
     put(store, *[message() for _ in range(10)])
     result = store.get_message("topic", 0, 2, 3)
     assert (result.queue_offsets, result.next_begin_offset, result.message_count) == ([2, 3, 4], 5, 3)
@@ -228,9 +220,7 @@ def test_no_more_than_asked_for(store: MessageStore) -> None:
         ({}, 19),
     ],
 )
-def test_limits_for_memory_and_for_disk(
-    tmp_path: Path, settings_: dict[str, int], expected: int, message_filter: TagFilter | None
-) -> None:
+def test_limits_for_memory_and_for_disk(tmp_path, settings_, expected, message_filter):
     with open_store(small_config(tmp_path, **settings_)) as store:
         put(store, *[message(body=bytes(1000 - 96)) for _ in range(19)])
         result = store.get_message("topic", 0, 0, 32, message_filter=message_filter)
@@ -244,9 +234,7 @@ def test_limits_for_memory_and_for_disk(
     max_size=st.sampled_from([90, 3000, 40_000, 1 << 40]),
     transfer=st.sampled_from([2_000, 30_000, 1 << 18]), most=st.sampled_from([32, 64, 65, 1000]),
 )  # fmt: skip
-def test_a_filter_that_lets_all_through_changes_nothing(
-    many: MessageStore, offset: int, count: int, max_size: int, transfer: int, most: int
-) -> None:
+def test_a_filter_that_lets_all_through_changes_nothing(many, offset, count, max_size, transfer, most):
     """Given queues and logs of several files, then runs taken whole are what is found one by one."""
     many.config.max_transfer_bytes_on_message_in_memory = transfer
     many.config.max_transfer_count_on_message_in_memory = most
@@ -275,7 +263,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
         yield opened
 
 
-def test_default_limits_are_javas(store: MessageStore) -> None:
+def test_default_limits_are_javas(store):
     put(store, *[message(body=b"x") for _ in range(ENTRIES_PER_FILE * 3)])
     assert len(store.get_message("topic", 0, 0, 100).records) == ENTRIES_PER_FILE  # a file of the queue ends
     store.config.max_transfer_count_on_message_in_memory = 5
@@ -287,14 +275,14 @@ def test_default_limits_are_javas(store: MessageStore) -> None:
     ("max_size", "expected"), [(2500, 2), (3000, 3), (1, 1), (0, 1), (-1, 1), (2**40, 5)]
 )
 def test_the_size_asked_for_is_a_limit_but_one_message_always_comes(
-    store: MessageStore, max_size: int, expected: int, message_filter: TagFilter | None
-) -> None:
+    store, max_size, expected, message_filter
+):
     put(store, *[message(body=bytes(1000 - 96)) for _ in range(5)])
     result = store.get_message("topic", 0, 0, 32, max_size, message_filter)
     assert len(result.records) == expected
 
 
-def test_small_messages_below_the_least_size_of_a_pull(store: MessageStore) -> None:
+def test_small_messages_below_the_least_size_of_a_pull(store):
     """A maximum under 100 bytes counts as 100, as in Java."""
     put(store, *[message("t", 0, b"") for _ in range(3)])
     assert len(store.get_message("t", 0, 0, 32, 1).records) == 1
@@ -304,7 +292,7 @@ def test_small_messages_below_the_least_size_of_a_pull(store: MessageStore) -> N
 # Filters
 
 
-def test_a_filter_on_tags_reads_only_records_that_may_match(store: MessageStore) -> None:
+def test_a_filter_on_tags_reads_only_records_that_may_match(store):
     put(store, *[message(body=b"%d" % number, TAGS="ab"[number % 2]) for number in range(10)])
     result = store.get_message("topic", 0, 0, 32, message_filter=TagFilter({ord("b")}))
     assert [item.body for item in decoded(result)] == [b"1", b"3", b"5", b"7", b"9"]
@@ -312,19 +300,19 @@ def test_a_filter_on_tags_reads_only_records_that_may_match(store: MessageStore)
     assert result.filter_message_count == 0
 
 
-def test_a_filter_on_records_counts_what_it_keeps_back(store: MessageStore) -> None:
+def test_a_filter_on_records_counts_what_it_keeps_back(store):
     put(store, *[message(body=b"odd" if number % 2 else b"even") for number in range(10)])
     result = store.get_message("topic", 0, 0, 3, message_filter=TagFilter(ending=b"odd"))
     assert (result.queue_offsets, result.next_begin_offset, result.filter_message_count) == ([1, 3, 5], 6, 3)
 
 
-def test_nothing_matches(store: MessageStore) -> None:
+def test_nothing_matches(store):
     put(store, *[message(TAGS="a") for _ in range(5)])
     result = store.get_message("topic", 0, 1, 32, message_filter=TagFilter({1}))
     assert (result.status, result.next_begin_offset) == (GetMessageStatus.NO_MATCHED_MESSAGE, 5)
 
 
-def test_a_filter_looks_at_a_limited_number_of_entries(tmp_path: Path) -> None:
+def test_a_filter_looks_at_a_limited_number_of_entries(tmp_path):
     with open_store(small_config(tmp_path, max_filter_message_size=10 * 20)) as store:
         put(store, *[message(TAGS="a") for _ in range(19)])
         chosen = TagFilter({1})
@@ -333,9 +321,9 @@ def test_a_filter_looks_at_a_limited_number_of_entries(tmp_path: Path) -> None:
         assert len(chosen.asked) == 10
 
 
-def test_filter_bitmaps_come_from_the_queue_extension(tmp_path: Path) -> None:
+def test_filter_bitmaps_come_from_the_queue_extension(tmp_path):
     with open_store(small_config(tmp_path, enable_consume_queue_ext=True)) as store:
-        store.queues.bitmap_of = lambda request: b"\x05" if "KEYS" in request.properties else None
+        store.queues.bitmap_of = lambda topic, properties, at: b"\x05" if "KEYS" in properties else b""
         put(store, message(TAGS="a"), message(TAGS="a", KEYS="k"))
 
         class Bitmaps(TagFilter):
@@ -370,15 +358,13 @@ def batch_store(tmp_path: Path, clock: ManualClock) -> Iterator[MessageStore]:
 @pytest.mark.parametrize(
     ("offset", "first"), [(0, 0), (2, 0), (3, 3), (13, 9), (14, 14), (38, 36), (39, 39), (44, 44), (51, 44)]
 )
-def test_a_batch_queue_gives_the_record_that_holds_an_offset(
-    batch_store: MessageStore, offset: int, first: int
-) -> None:
+def test_a_batch_queue_gives_the_record_that_holds_an_offset(batch_store, offset, first):
     result = batch_store.get_message("batch", 0, offset, 1)
     assert (result.status, result.queue_offsets) == (GetMessageStatus.FOUND, [first])
     assert result.message_count == result.next_begin_offset - first
 
 
-def test_a_batch_queue_counts_messages_not_records(batch_store: MessageStore) -> None:
+def test_a_batch_queue_counts_messages_not_records(batch_store):
     result = batch_store.get_message("batch", 0, 0, 10)
     assert (result.queue_offsets, result.message_count, result.next_begin_offset) == ([0, 3, 4, 8], 9, 9)
     result = batch_store.get_message(
@@ -388,7 +374,7 @@ def test_a_batch_queue_counts_messages_not_records(batch_store: MessageStore) ->
 
 
 @pytest.mark.parametrize("count", [0, -1, -0x8000])
-def test_a_damaged_entry_of_a_batch_ends_a_pull(batch_store: MessageStore, count: int) -> None:
+def test_a_damaged_entry_of_a_batch_ends_a_pull(batch_store, count):
     queue = batch_store.queues.get("batch", 0)
     assert isinstance(queue, BatchConsumeQueue)
     file = queue.files.files[-1]
@@ -402,7 +388,7 @@ def test_a_damaged_entry_of_a_batch_ends_a_pull(batch_store: MessageStore, count
         file.view[at : file.wrote] = entry
 
 
-def test_offsets_around_a_batch_queue(batch_store: MessageStore) -> None:
+def test_offsets_around_a_batch_queue(batch_store):
     assert (batch_store.min_offset("batch", 0), batch_store.max_offset("batch", 0)) == (0, 52)
     assert batch_store.get_message("batch", 0, 52, 1).status is GetMessageStatus.OFFSET_OVERFLOW_ONE
     assert batch_store.get_message("batch", 0, 53, 1).status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
@@ -435,7 +421,7 @@ def java_batch_search(times: list[int], bases: list[int], per_file: int, timesta
 
 
 @given(gaps=st.lists(st.integers(0, 3), min_size=1, max_size=35))
-def test_a_batch_queue_by_time_is_javas(tmp_path_factory: pytest.TempPathFactory, gaps: list[int]) -> None:
+def test_a_batch_queue_by_time_is_javas(tmp_path_factory, gaps):
     clock = ManualClock()
     times = [START_MS + total for total in itertools.accumulate(gaps)]
     bases = [2 * number for number in range(len(gaps))]
@@ -534,9 +520,7 @@ def java_clamp(store: MessageStore, found: int) -> int:
 
 
 @given(gaps=st.lists(st.integers(0, 3), min_size=1, max_size=70), drop=st.integers(0, 2), large=st.booleans())
-def test_offset_by_time_is_javas(
-    tmp_path_factory: pytest.TempPathFactory, gaps: list[int], drop: int, large: bool
-) -> None:
+def test_offset_by_time_is_javas(tmp_path_factory, gaps, drop, large):
     clock = ManualClock()
     with open_store(small_config(tmp_path_factory.mktemp("by_time")), clock=clock) as store:
         for gap in gaps:
@@ -558,9 +542,7 @@ def test_offset_by_time_is_javas(
 
 
 @given(gaps=st.lists(st.integers(0, 3), min_size=1, max_size=19))
-def test_in_one_queue_file_lower_is_the_first_and_upper_the_last(
-    tmp_path_factory: pytest.TempPathFactory, gaps: list[int]
-) -> None:
+def test_in_one_queue_file_lower_is_the_first_and_upper_the_last(tmp_path_factory, gaps):
     """What is meant, by a plain look at all times; in one file Java finds it too."""
     clock = ManualClock()
     times = [START_MS + total for total in itertools.accumulate(gaps)]
@@ -577,9 +559,7 @@ def test_in_one_queue_file_lower_is_the_first_and_upper_the_last(
 
 @pytest.mark.parametrize("boundary", [LOWER, UPPER])
 @pytest.mark.parametrize("timestamp", [-(2**63), -2, -1, 0, START_MS, 2**62])
-def test_offset_by_time_where_all_messages_are_gone(
-    store: MessageStore, timestamp: int, boundary: BoundaryType
-) -> None:
+def test_offset_by_time_where_all_messages_are_gone(store, timestamp, boundary):
     put(store, *[message(body=bytes(30_000)) for _ in range(2)], message("other", 0, bytes(30_000)))
     drop_first_log_file(store)
     store.queues.delete_expired(store.commit_log.min_offset)
@@ -587,13 +567,13 @@ def test_offset_by_time_where_all_messages_are_gone(
     assert store.offset_by_time("topic", 0, timestamp, boundary) == 2
 
 
-def test_offset_by_time_of_an_empty_or_missing_queue(store: MessageStore) -> None:
+def test_offset_by_time_of_an_empty_or_missing_queue(store):
     store.queues.get_or_create("topic", 0)
     assert store.offset_by_time("topic", 0, START_MS) == 0
     assert store.offset_by_time("nothing", 0, START_MS) == 0
 
 
-def test_times_of_messages(store: MessageStore, clock: ManualClock) -> None:
+def test_times_of_messages(store, clock):
     assert store.earliest_message_time() == -1
     for _ in range(6):
         put(store, message(body=bytes(30_000)))
@@ -610,13 +590,13 @@ def test_times_of_messages(store: MessageStore, clock: ManualClock) -> None:
     assert store.earliest_message_time("topic", 0) == START_MS + 20
 
 
-def test_times_with_ipv6_hosts(store: MessageStore) -> None:
+def test_times_with_ipv6_hosts(store):
     put(store, message(born_host=bytes(20), store_host=bytes(20)))
     assert store.earliest_message_time() == START_MS
     assert store.offset_by_time("topic", 0, START_MS + 1) == 1
 
 
-def test_offsets_of_queues(store: MessageStore) -> None:
+def test_offsets_of_queues(store):
     put(store, message(), message())
     assert (store.min_offset("topic", 0), store.max_offset("topic", 0)) == (0, 2)
     assert (store.min_offset("nothing", 0), store.max_offset("nothing", 0)) == (-1, 0)
@@ -625,7 +605,7 @@ def test_offsets_of_queues(store: MessageStore) -> None:
 # By place
 
 
-def test_a_message_by_its_physical_offset(store: MessageStore) -> None:
+def test_a_message_by_its_physical_offset(store):
     offsets = put(store, message(body=b"one"), message(body=b"two"))
     found = store.look_message(offsets[1])
     assert found is not None
@@ -634,13 +614,13 @@ def test_a_message_by_its_physical_offset(store: MessageStore) -> None:
         assert store.look_message(nowhere) is None
 
 
-def test_a_damaged_record_is_not_handed_out_by_its_offset(store: MessageStore) -> None:
+def test_a_damaged_record_is_not_handed_out_by_its_offset(store):
     (offset,) = put(store, message(body=b"body"))
     store.commit_log.files.files[0].view[offset + 88] ^= 1
     assert store.look_message(offset) is None
 
 
-def test_slices_of_the_log_are_not_copies(store: MessageStore) -> None:
+def test_slices_of_the_log_are_not_copies(store):
     put(store, message(body=b"body"))
     (record,) = store.get_message("topic", 0, 0, 1).records
     store.commit_log.files.files[0].view[88] = ord("B")
@@ -650,7 +630,7 @@ def test_slices_of_the_log_are_not_copies(store: MessageStore) -> None:
 # By key
 
 
-def test_messages_by_key_unique_key_and_tag(store: MessageStore) -> None:
+def test_messages_by_key_unique_key_and_tag(store):
     offsets = put(
         store,
         message(body=b"0", KEYS="a b", UNIQ_KEY="u0", TAGS="red"),
@@ -674,7 +654,7 @@ def test_messages_by_key_unique_key_and_tag(store: MessageStore) -> None:
     assert store.query_message("nothing", "a").physical_offsets == []
 
 
-def test_the_index_says_how_far_it_is(store: MessageStore, clock: ManualClock) -> None:
+def test_the_index_says_how_far_it_is(store, clock):
     put(store, message(KEYS="a"))
     clock.advance(5)
     (last,) = put(store, message(KEYS="b"))
@@ -684,7 +664,7 @@ def test_the_index_says_how_far_it_is(store: MessageStore, clock: ManualClock) -
     assert [bytes(record[88:92]) for record in result.records] == [b"body"]
 
 
-def test_keys_that_share_a_hash_are_not_mixed_up(store: MessageStore) -> None:
+def test_keys_that_share_a_hash_are_not_mixed_up(store):
     offsets = put(
         store, message(KEYS="Aa"), message(KEYS="BB"), message(KEYS="AaBB BBAa"), message(TAGS="Aa")
     )
@@ -695,7 +675,7 @@ def test_keys_that_share_a_hash_are_not_mixed_up(store: MessageStore) -> None:
     assert store.query_message("topic", "BB", index_type="T").physical_offsets == []
 
 
-def test_a_key_behind_many_strangers_with_its_hash_is_found(store: MessageStore, clock: ManualClock) -> None:
+def test_a_key_behind_many_strangers_with_its_hash_is_found(store, clock):
     (wanted,) = put(store, message(KEYS="Aa"))
     for _ in range(40):
         clock.advance(1000)
@@ -703,7 +683,7 @@ def test_a_key_behind_many_strangers_with_its_hash_is_found(store: MessageStore,
     assert store.query_message("topic", "Aa", 32).physical_offsets == [wanted]
 
 
-def test_messages_by_key_within_two_times(store: MessageStore, clock: ManualClock) -> None:
+def test_messages_by_key_within_two_times(store, clock):
     offsets = []
     for _ in range(5):
         offsets += put(store, message(KEYS="k"))
@@ -722,32 +702,32 @@ def test_messages_by_key_within_two_times(store: MessageStore, clock: ManualCloc
     assert found(0, 2**62, limit=2) == offsets[3:]  # the newest
 
 
-def test_a_key_given_twice_is_found_once(store: MessageStore) -> None:
+def test_a_key_given_twice_is_found_once(store):
     (offset,) = put(store, message(KEYS="k k", UNIQ_KEY="k"))
     assert store.query_message("topic", "k").physical_offsets == [offset]
 
 
-def test_a_key_of_a_message_that_is_gone_is_not_found(store: MessageStore) -> None:
+def test_a_key_of_a_message_that_is_gone_is_not_found(store):
     put(store, *[message(KEYS="k", body=bytes(30_000)) for _ in range(4)])
     drop_first_log_file(store)
     assert len(store.query_message("topic", "k").records) == 2
 
 
-def test_without_an_index_nothing_is_found_by_key(tmp_path: Path) -> None:
+def test_without_an_index_nothing_is_found_by_key(tmp_path):
     with open_store(small_config(tmp_path, message_index_enable=False)) as store:
         put(store, message(KEYS="k", UNIQ_KEY="u"))
         assert store.query_message("topic", "k").records == []
     assert not (tmp_path / "store" / "index").exists()
 
 
-def test_no_more_than_max_msgs_num_batch_by_key(tmp_path: Path) -> None:
+def test_no_more_than_max_msgs_num_batch_by_key(tmp_path):
     with open_store(small_config(tmp_path, max_msgs_num_batch=3)) as store:
         offsets = put(store, *[message(KEYS="k") for _ in range(10)])
         assert store.query_message("topic", "k", 100).physical_offsets == offsets[-3:]
 
 
 @pytest.mark.parametrize("key", ["ключ", "鍵", "🔑", "a\ud83d".encode("utf-8", "replace").decode()])
-def test_keys_in_any_script(store: MessageStore, key: str) -> None:
+def test_keys_in_any_script(store, key):
     offsets = put(store, message(KEYS=f"{key} x"), *[message(KEYS=f"other{n}") for n in range(100)])
     assert store.query_message("topic", key).physical_offsets == offsets[:1]
 
@@ -755,7 +735,7 @@ def test_keys_in_any_script(store: MessageStore, key: str) -> None:
 # Estimates
 
 
-def test_a_count_of_matching_messages_is_exact_where_few_are_scanned(store: MessageStore) -> None:
+def test_a_count_of_matching_messages_is_exact_where_few_are_scanned(store):
     put(store, *[message(TAGS="ab"[number % 2]) for number in range(50)])
     chosen = TagFilter({ord("a")})
     assert store.estimate_message_count("topic", 0, 0, 50, chosen) == 25
@@ -766,9 +746,7 @@ def test_a_count_of_matching_messages_is_exact_where_few_are_scanned(store: Mess
 
 
 @pytest.mark.parametrize("limits", [{"max_consume_queue_scan": 20}, {"sample_count_threshold": 9}])
-def test_a_count_is_drawn_from_a_sample_where_many_would_be_scanned(
-    tmp_path: Path, limits: dict[str, int]
-) -> None:
+def test_a_count_is_drawn_from_a_sample_where_many_would_be_scanned(tmp_path, limits):
     with open_store(small_config(tmp_path, **limits)) as store:
         put(store, *[message(TAGS="ab"[number % 2]) for number in range(100)])
         chosen = TagFilter({ord("b")})
@@ -776,7 +754,7 @@ def test_a_count_is_drawn_from_a_sample_where_many_would_be_scanned(
         assert len(chosen.asked) == 20
 
 
-def test_gets_are_counted(store: MessageStore) -> None:
+def test_gets_are_counted(store):
     put(store, message(), message())
     store.get_message("topic", 0, 0, 32)
     store.get_message("topic", 0, 2, 32)
@@ -784,7 +762,7 @@ def test_gets_are_counted(store: MessageStore) -> None:
     assert (store.stats.get_found, store.stats.get_missed, store.stats.get_transferred) == (1, 2, 2)
 
 
-def test_a_deleted_topic_is_gone_and_begins_again_at_zero(store: MessageStore, tmp_path: Path) -> None:
+def test_a_deleted_topic_is_gone_and_begins_again_at_zero(store, tmp_path):
     put(store, message(), message("other"), message())
     store.delete_topics({"topic", "nothing"})
     assert store.get_message("topic", 0, 0, 32).status is GetMessageStatus.NO_MATCHED_LOGIC_QUEUE

@@ -67,7 +67,7 @@ TRY_TO_OPEN = """
 # Lock
 
 
-def test_a_second_process_is_told_that_the_store_is_in_use(tmp_path: Path) -> None:
+def test_a_second_process_is_told_that_the_store_is_in_use(tmp_path):
     with open_store(small_config(tmp_path)) as store:
         put(store, message(body=b"ours"))
         before = files_below(tmp_path)
@@ -83,7 +83,7 @@ def test_a_second_process_is_told_that_the_store_is_in_use(tmp_path: Path) -> No
         assert bodies(store) == [b"ours", b"ours again", b"theirs"]
 
 
-def test_a_second_store_of_the_same_process_is_told_too(tmp_path: Path) -> None:
+def test_a_second_store_of_the_same_process_is_told_too(tmp_path):
     """The locks of POSIX are per process: without care the second would get it, and its end free it."""
     with open_store(small_config(tmp_path)) as store:
         with pytest.raises(StoreLockedError):
@@ -93,7 +93,7 @@ def test_a_second_store_of_the_same_process_is_told_too(tmp_path: Path) -> None:
         assert done.stderr.startswith("locked: ")
 
 
-def test_the_lock_is_free_after_a_shutdown_and_after_a_failed_load(tmp_path: Path) -> None:
+def test_the_lock_is_free_after_a_shutdown_and_after_a_failed_load(tmp_path):
     with open_store(small_config(tmp_path)) as store:
         put(store, message())
     with pytest.raises(StoreDamagedError):
@@ -102,14 +102,12 @@ def test_the_lock_is_free_after_a_shutdown_and_after_a_failed_load(tmp_path: Pat
         assert bodies(store) == [b"body"]
 
 
-def test_the_lock_file_is_javas(tmp_path: Path) -> None:
+def test_the_lock_file_is_javas(tmp_path):
     with open_store(small_config(tmp_path)):
         assert (tmp_path / "store" / "lock").read_bytes() == b"lock"
 
 
-def test_a_lock_file_that_cannot_be_written_is_not_called_a_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_file_that_cannot_be_written_is_not_called_a_lock(tmp_path, monkeypatch):
     def no_room(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
@@ -121,7 +119,7 @@ def test_a_lock_file_that_cannot_be_written_is_not_called_a_lock(
 # Abort file
 
 
-def test_the_abort_file_is_there_while_the_store_is_open(tmp_path: Path) -> None:
+def test_the_abort_file_is_there_while_the_store_is_open(tmp_path):
     abort = tmp_path / "store" / "abort"
     store = MessageStore(small_config(tmp_path))
     report = store.load()
@@ -135,7 +133,7 @@ def test_the_abort_file_is_there_while_the_store_is_open(tmp_path: Path) -> None
     store.shutdown()  # a second time is fine
 
 
-def test_after_a_kill_the_abort_file_stays_and_the_next_start_recovers(tmp_path: Path) -> None:
+def test_after_a_kill_the_abort_file_stays_and_the_next_start_recovers(tmp_path):
     process = subprocess.Popen(
         program(
             tmp_path,
@@ -165,7 +163,7 @@ def test_after_a_kill_the_abort_file_stays_and_the_next_start_recovers(tmp_path:
     assert not (tmp_path / "store" / "abort").exists()
 
 
-def test_a_store_that_could_not_flush_its_queues_keeps_the_abort_file(tmp_path: Path) -> None:
+def test_a_store_that_could_not_flush_its_queues_keeps_the_abort_file(tmp_path):
     disk = FaultDisk()
     store = MessageStore(small_config(tmp_path), disk=disk)
     store.load()
@@ -179,9 +177,7 @@ def test_a_store_that_could_not_flush_its_queues_keeps_the_abort_file(tmp_path: 
         assert bodies(again) == [b"body"]
 
 
-def test_an_index_that_cannot_be_written_at_shutdown_keeps_the_abort_file_and_frees_the_rest(
-    tmp_path: Path,
-) -> None:
+def test_an_index_that_cannot_be_written_at_shutdown_keeps_the_abort_file_and_frees_the_rest(tmp_path):
     disk = FaultDisk()
     store = MessageStore(small_config(tmp_path), disk=disk)
     store.load()
@@ -195,7 +191,7 @@ def test_an_index_that_cannot_be_written_at_shutdown_keeps_the_abort_file_and_fr
         assert len(again.query_message("topic", "k").records) == 1
 
 
-def test_an_abandoned_store_is_as_after_a_crash(tmp_path: Path) -> None:
+def test_an_abandoned_store_is_as_after_a_crash(tmp_path):
     store = MessageStore(small_config(tmp_path))
     store.load()
     store.start()
@@ -206,7 +202,7 @@ def test_an_abandoned_store_is_as_after_a_crash(tmp_path: Path) -> None:
         assert bodies(again) == [b"body"]
 
 
-def test_a_store_loaded_and_never_started_leaves_no_trace_of_a_crash(tmp_path: Path) -> None:
+def test_a_store_loaded_and_never_started_leaves_no_trace_of_a_crash(tmp_path):
     with open_store(small_config(tmp_path)) as store:
         put(store, message())
     store = MessageStore(small_config(tmp_path))
@@ -216,7 +212,7 @@ def test_a_store_loaded_and_never_started_leaves_no_trace_of_a_crash(tmp_path: P
     assert not (tmp_path / "store" / "abort").exists()
 
 
-def test_a_slave_that_stops_cleanly_leaves_no_abort_file(tmp_path: Path) -> None:
+def test_a_slave_that_stops_cleanly_leaves_no_abort_file(tmp_path):
     with open_store(small_config(tmp_path, broker_role=BrokerRole.SLAVE)):
         pass
     assert not (tmp_path / "store" / "abort").exists()
@@ -232,9 +228,7 @@ def inner_batch() -> InnerMessage:
 
 @pytest.mark.parametrize("threads", [False, True])
 @pytest.mark.parametrize("flush", list(FlushDiskType))
-def test_messages_offsets_keys_and_queues_survive_a_restart(
-    tmp_path: Path, flush: FlushDiskType, threads: bool
-) -> None:
+def test_messages_offsets_keys_and_queues_survive_a_restart(tmp_path, flush, threads):
     config = small_config(tmp_path, flush_disk_type=flush)
     batch_topics = {"batch"}.__contains__
     with open_store(config, threads=threads, is_batch_topic=batch_topics) as store:
@@ -260,14 +254,14 @@ def test_messages_offsets_keys_and_queues_survive_a_restart(
         assert store.put_message(inner_batch()).queue_offset == 3
 
 
-def test_an_empty_store_can_be_opened_again_and_again(tmp_path: Path) -> None:
+def test_an_empty_store_can_be_opened_again_and_again(tmp_path):
     for _ in range(3):
         with open_store(small_config(tmp_path), threads=True) as store:
             assert store.commit_log.max_offset == 0
     assert set(files_below(tmp_path / "store")) == {"lock", "checkpoint", "clock"}
 
 
-def test_the_checkpoint_survives_a_restart(tmp_path: Path) -> None:
+def test_the_checkpoint_survives_a_restart(tmp_path):
     clock = ManualClock()
     with open_store(small_config(tmp_path), clock=clock) as store:
         put(store, message())
@@ -283,7 +277,7 @@ def test_the_checkpoint_survives_a_restart(tmp_path: Path) -> None:
     assert after[5] == words[5]
 
 
-def test_a_with_statement_opens_and_closes(tmp_path: Path) -> None:
+def test_a_with_statement_opens_and_closes(tmp_path):
     with MessageStore(small_config(tmp_path)) as store:
         put(store, message())
         assert (tmp_path / "store" / "abort").exists()
@@ -292,7 +286,7 @@ def test_a_with_statement_opens_and_closes(tmp_path: Path) -> None:
     assert store.put_message(message()).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
-def test_a_store_closed_by_an_exception_is_closed_cleanly(tmp_path: Path) -> None:
+def test_a_store_closed_by_an_exception_is_closed_cleanly(tmp_path):
     def fail() -> None:
         with MessageStore(small_config(tmp_path)) as store:
             put(store, message())
@@ -305,9 +299,7 @@ def test_a_store_closed_by_an_exception_is_closed_cleanly(tmp_path: Path) -> Non
         assert bodies(again) == [b"body"]
 
 
-def test_a_store_that_cannot_start_lets_go_of_its_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_cannot_start_lets_go_of_its_lock(tmp_path, monkeypatch):
     disk = FaultDisk()
 
     def no_room(*_: object) -> None:
@@ -321,7 +313,7 @@ def test_a_store_that_cannot_start_lets_go_of_its_lock(
         put(store, message())
 
 
-def test_one_store_object_can_be_opened_again(tmp_path: Path) -> None:
+def test_one_store_object_can_be_opened_again(tmp_path):
     store = MessageStore(small_config(tmp_path))
     for _ in range(3):
         with store:
@@ -341,7 +333,7 @@ def fill_all_kinds(store: MessageStore) -> None:
     store.get_message("t0", 0, 0, 32)
 
 
-def test_a_closed_store_has_nothing_open(tmp_path: Path) -> None:
+def test_a_closed_store_has_nothing_open(tmp_path):
     """Not even while someone still holds the store object."""
     store = MessageStore(small_config(tmp_path))
     store.load()
@@ -352,7 +344,7 @@ def test_a_closed_store_has_nothing_open(tmp_path: Path) -> None:
     assert open_files_below(tmp_path) == []
 
 
-def test_twenty_openings_leak_no_file_and_no_thread(tmp_path: Path) -> None:
+def test_twenty_openings_leak_no_file_and_no_thread(tmp_path):
     gc.disable()  # nothing may depend on the collector: a broker freezes it
     try:
         with open_store(small_config(tmp_path), threads=True) as store:
@@ -368,7 +360,7 @@ def test_twenty_openings_leak_no_file_and_no_thread(tmp_path: Path) -> None:
         gc.enable()
 
 
-def test_a_failed_load_leaves_nothing_open(tmp_path: Path) -> None:
+def test_a_failed_load_leaves_nothing_open(tmp_path):
     with open_store(small_config(tmp_path)) as store:
         fill_all_kinds(store)
     store = MessageStore(small_config(tmp_path, max_index_num=10))
@@ -377,16 +369,14 @@ def test_a_failed_load_leaves_nothing_open(tmp_path: Path) -> None:
     assert open_files_below(tmp_path) == []
 
 
-def test_records_read_before_a_shutdown_stay_readable(tmp_path: Path) -> None:
+def test_records_read_before_a_shutdown_stay_readable(tmp_path):
     with open_store(small_config(tmp_path)) as store:
         put(store, message(body=b"held"))
         (record,) = store.get_message("topic", 0, 0, 1).records
     assert bytes(record[88:92]) == b"held"
 
 
-def test_the_first_flush_of_a_file_brings_its_directories_to_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_flush_of_a_file_brings_its_directories_to_the_disk(tmp_path, monkeypatch):
     """A file whose directory is lost in a power cut is lost with it."""
     synced: set[str] = set()
     real_fsync = os.fsync

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -28,13 +27,13 @@ def stats(clock: ManualClock) -> StoreStats:
         (5000, "[5~10s]"), (9999, "[5~10s]"), (10_000, "[10s~]"), (10**9, "[10s~]"),
     ],
 )  # fmt: skip
-def test_a_time_falls_into_javas_class(stats: StoreStats, elapsed: int, name: str) -> None:
+def test_a_time_falls_into_javas_class(stats, elapsed, name):
     stats.record_put_time(elapsed)
     counts = dict(zip(DISTRIBUTION_NAMES, stats.put_distribution, strict=True))
     assert {label: count for label, count in counts.items() if count} == {name: 1}
 
 
-def test_the_finer_classes_are_javas() -> None:
+def test_the_finer_classes_are_javas():
     """PUT_MESSAGE_ENTIRE_TIME_BUCKETS of StoreStatsService: how many of which width in ms."""
     expected, bound = [], 0
     for step, count in ((1, 20), (2, 15), (5, 10), (10, 10), (50, 6), (100, 5), (1000, 9)):
@@ -45,7 +44,7 @@ def test_the_finer_classes_are_javas() -> None:
     assert expected[-1] == 10_000
 
 
-def test_percentiles(stats: StoreStats) -> None:
+def test_percentiles(stats):
     assert stats.put_time_percentile(0.99) == 0.0
     for elapsed in range(1, 101):
         stats.record_put_time(elapsed)
@@ -54,13 +53,13 @@ def test_percentiles(stats: StoreStats) -> None:
     assert stats.put_time_max_ms == 100
 
 
-def test_a_time_beyond_all_classes_counts_in_the_last(stats: StoreStats) -> None:
+def test_a_time_beyond_all_classes_counts_in_the_last(stats):
     stats.record_put_time(123_456)
     assert stats.put_time_percentile(1.0) == 10_000
     assert stats.put_time_max_ms == 123_456
 
 
-def test_rates_over_windows(stats: StoreStats, clock: ManualClock) -> None:
+def test_rates_over_windows(stats, clock):
     for second in range(1, 61):
         clock.advance(1000)
         stats.topic("a").count += 10 if second <= 50 else 100
@@ -73,7 +72,7 @@ def test_rates_over_windows(stats: StoreStats, clock: ManualClock) -> None:
     assert stats.rates(600)["put"] == pytest.approx(25.0)  # as far as there are samples
 
 
-def test_samples_are_kept_for_ten_minutes(stats: StoreStats, clock: ManualClock) -> None:
+def test_samples_are_kept_for_ten_minutes(stats, clock):
     for second in range(2000):
         clock.advance(1000)
         stats.topic("a").count += 1 if second < 1000 else 5
@@ -82,13 +81,13 @@ def test_samples_are_kept_for_ten_minutes(stats: StoreStats, clock: ManualClock)
     assert len(stats._samples) == 601
 
 
-def test_rates_before_any_time_has_passed(stats: StoreStats) -> None:
+def test_rates_before_any_time_has_passed(stats):
     stats.topic("a").count += 10
     stats.sample()
     assert stats.rates(10)["put"] == 0.0
 
 
-def test_runtime_information_under_javas_names(stats: StoreStats, clock: ManualClock) -> None:
+def test_runtime_information_under_javas_names(stats, clock):
     stats.topic("a").count += 4
     stats.topic("a").size_bytes += 400
     stats.put_failed += 1
@@ -109,7 +108,7 @@ def test_runtime_information_under_javas_names(stats: StoreStats, clock: ManualC
     assert "[0~10ms]:1" in info["putMessageDistributeTime"].split()
 
 
-def test_deleting_a_topic_does_not_undo_what_was_put(tmp_path: Path, clock: ManualClock) -> None:
+def test_deleting_a_topic_does_not_undo_what_was_put(tmp_path, clock):
     """A total that shrinks makes negative rates."""
     with open_store(small_config(tmp_path), clock=clock) as store:
         put(store, *[message("gone") for _ in range(10)], message("stays"))
@@ -125,7 +124,7 @@ def test_deleting_a_topic_does_not_undo_what_was_put(tmp_path: Path, clock: Manu
         assert set(store.stats.topics) == {"stays", DELETION_TOPIC}
 
 
-def test_sampling_while_topics_appear(stats: StoreStats) -> None:
+def test_sampling_while_topics_appear(stats):
     """One thread samples, another puts to topics that nobody has seen before."""
     stop = threading.Event()
     failures: list[Exception] = []
@@ -149,7 +148,7 @@ def test_sampling_while_topics_appear(stats: StoreStats) -> None:
     assert stats.put_times_total == 20_000
 
 
-def test_a_store_counts_what_passes_through_it(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_store_counts_what_passes_through_it(tmp_path, clock):
     config = small_config(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     with open_store(config, clock=clock) as store:
         sent = message()
@@ -161,7 +160,7 @@ def test_a_store_counts_what_passes_through_it(tmp_path: Path, clock: ManualCloc
         assert sum(store.stats.put_distribution) == 1
 
 
-def test_without_waiting_every_put_counts_as_immediate(tmp_path: Path, clock: ManualClock) -> None:
+def test_without_waiting_every_put_counts_as_immediate(tmp_path, clock):
     with open_store(small_config(tmp_path), clock=clock) as store:
         put(store, message(), message(), message())
         assert store.stats.put_distribution[0] == 3

@@ -7,6 +7,9 @@ What lives here: the rules, for brokers and name servers alike. What does not: s
 from kourou.auth.config import AuthConfig
 from kourou.auth.guard import Guard
 from kourou.auth.model import AccessError, Acl, Entry, Policy, Resource, User
-from kourou.auth.tables import AccessTables
+from kourou.auth.tables import AccessTables, Rights
 
-__all__ = ["AccessError", "AccessTables", "Acl", "AuthConfig", "Entry", "Guard", "Policy", "Resource", "User"]
+__all__ = [
+    "AccessError", "AccessTables", "Acl", "AuthConfig", "Entry", "Guard", "Policy", "Resource", "Rights",
+    "User",
+]  # fmt: skip

@@ -26,6 +26,7 @@ SECRETS = frozenset(
     )
 )  # fmt: skip
 STARS = "******"
+_MESSAGES = "apache.rocketmq.v2."
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,8 @@ class AuthConfig:
 
     authentication_enabled: bool = False
     authorization_enabled: bool = False
-    authentication_whitelist: frozenset[int] = frozenset()
-    authorization_whitelist: frozenset[int] = frozenset()
+    authentication_whitelist: frozenset[int | str] = frozenset()  # codes; names of messages, for a proxy
+    authorization_whitelist: frozenset[int | str] = frozenset()
     first_user: Credentials | None = field(default=None, repr=False)
     inner: Credentials | None = field(default=None, repr=False)  # what this server asks others with
     directory: str | None = None
@@ -60,24 +61,27 @@ class AuthConfig:
         )
         if config.authorization_enabled and not config.authentication_enabled:
             raise ConfigError(
-                "authorizationEnabled=true needs authenticationEnabled=true: anybody could say to be anybody"
+                "authorizationEnabled=true needs authenticationEnabled=true: else users are not checked"
             )
         return config
 
 
 def is_true(properties: Mapping[str, str], key: str, default: bool = False) -> bool:
-    """A key that is true or false; ConfigError if it is neither."""
+    """A key that is true or false; raises ConfigError if it is neither."""
     text = properties.get(key, str(default)).strip().lower()
     if text not in ("true", "false"):
         raise ConfigError(f"{key}={text}: it is true or false")
     return text == "true"
 
 
-def _codes(properties: Mapping[str, str], key: str) -> frozenset[int]:
-    try:
-        return frozenset(int(text) for text in properties.get(key, "").split(",") if text.strip())
-    except ValueError as error:
-        raise ConfigError(f"{key}: it is a list of request codes, such as 105,34") from error
+def _codes(properties: Mapping[str, str], key: str) -> frozenset[int | str]:
+    found = [text.strip() for text in properties.get(key, "").split(",") if text.strip()]
+    for text in found:
+        if not text.isdecimal() and not text.startswith(_MESSAGES):
+            raise ConfigError(
+                f"{key}: {text} is no request code, such as 105, and no {_MESSAGES}QueryRouteRequest or such"
+            )
+    return frozenset(int(text) if text.isdecimal() else text for text in found)
 
 
 def _networks(properties: Mapping[str, str], key: str) -> tuple[str, ...]:

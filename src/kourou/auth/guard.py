@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from kourou.auth.config import AuthConfig
 from kourou.auth.model import ALLOW, DISABLE, SUPER, TOPIC, AccessError, Resource, User, is_in, subject_of
 from kourou.auth.rules import ALL_TOPICS, PUB, Need, needs_of
-from kourou.auth.tables import AccessTables
+from kourou.auth.tables import Rights
 from kourou.remoting.connection import Answer, Connection, Handler
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.signing import ACCESS_KEY, SIGNATURE, signature_of
@@ -27,15 +27,20 @@ MAX_DECISIONS = 10_000
 class Guard:
     """Checks requests. `cluster` says which cluster the server is of."""
 
-    def __init__(self, config: AuthConfig, tables: AccessTables, cluster: Callable[[], str]) -> None:
+    def __init__(self, config: AuthConfig, tables: Rights, cluster: Callable[[], str]) -> None:
         self._config = config
         self._tables = tables
         self._cluster = cluster
         self._decisions: dict[tuple[str, Need, str], bool] = {}
         self._changes = -1
 
+    @property
+    def authorizes(self) -> bool:
+        """Whether rights are looked at."""
+        return self._config.authentication_enabled and self._config.authorization_enabled
+
     def guard(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
-        """The handlers, with a check before each; as they are where nothing is to be checked."""
+        """The handlers, each with a check before it; unchanged if access control is off."""
         if not self._config.authentication_enabled:
             return handlers
         return {code: self._guarded(handler) for code, handler in handlers.items()}
@@ -48,14 +53,43 @@ class Guard:
         return checked
 
     def check(self, request: RemotingCommand, peer: str) -> None:
-        """AccessError unless a request may be served."""
-        user: User | None = None
-        if request.code not in self._config.authentication_whitelist:
-            user = self._authenticate(request, peer)
+        """Raises AccessError unless a request may be served."""
+        fields = request.ext_fields
+
+        def sign(secret: str) -> str:
+            return signature_of(fields, request.body, secret)
+
+        user = self.authenticate(request.code, fields.get(ACCESS_KEY), fields.get(SIGNATURE), sign, peer)
         self._authorize(user, request, peer)
 
+    def authenticate(
+        self,
+        code: int | str,
+        name: str | None,
+        signature: str | None,
+        sign: Callable[[str], str],
+        peer: str,
+    ) -> User | None:
+        """The user who signed a request; `sign` makes the signature of a secret. None if nobody has to.
+
+        Raises AccessError if nobody did, or not with that user's secret.
+        """
+        if code in self._config.authentication_whitelist:
+            return None
+        if not name:
+            raise AccessError("username cannot be null: this server wants requests that are signed")
+        user = self._tables.users.get(name)
+        # An unknown user costs the same time, so that timing does not reveal which users exist.
+        wanted = sign(user.password if user is not None else "")
+        if user is None or signature is None or not hmac.compare_digest(wanted.encode(), signature.encode()):
+            log.warning("request %s of %r from %s has a wrong signature", code, name, peer)
+            raise AccessError("check signature failed.")
+        if user.status == DISABLE:
+            raise AccessError(f"User:{name} is disabled.")
+        return user
+
     def check_again(self, request: RemotingCommand, peer: str) -> None:
-        """AccessError unless a request that has waited may still be served."""
+        """Raises AccessError unless a request that has waited may still be served."""
         name = self.user_of(request)
         if name is None:
             return
@@ -65,22 +99,28 @@ class Guard:
         self._authorize(user, request, peer)
 
     def _authorize(self, user: User | None, request: RemotingCommand, peer: str) -> None:
-        if not self._config.authorization_enabled or request.code in self._config.authorization_whitelist:
+        self.authorize(request.code, user, lambda: needs_of(request, self._cluster()), peer)
+
+    def authorize(
+        self, code: int | str, user: User | None, needs: Callable[[], Iterable[Need]], peer: str
+    ) -> None:
+        """Raises AccessError unless a user may have all that a request needs."""
+        if not self._config.authorization_enabled or code in self._config.authorization_whitelist:
             return
         if user is None:
             raise AccessError("a request that is served without a user is not allowed anything: name one")
         if self._tables.is_super(user.name):
             return
         source_ip = _ip_of(peer)
-        for need in needs_of(request, self._cluster()):
+        for need in needs():
             if not self._is_allowed(user.name, need, source_ip):
-                raise _refusal(request, user.name, need, source_ip)
+                raise _refusal(code, user.name, need, source_ip)
 
     def require(self, request: RemotingCommand, peer: str, resource: Resource, *actions: str) -> None:
-        """AccessError unless who asks may do one of these with a resource that the request itself does not
-        name: what is touched is known only when it is found. The request has been checked before."""
+        """Raises AccessError unless who asks may do one of these with a resource that the request itself
+        does not name: what is touched is known only when it is found. The request has been checked before."""
         if not self.allows(request, peer, resource, *actions):
-            raise _refusal(request, self.user_of(request), Need(resource, actions), _ip_of(peer))
+            raise _refusal(request.code, self.user_of(request), Need(resource, actions), _ip_of(peer))
 
     def require_found(
         self, request: RemotingCommand, peer: str, what: str, resource: Resource | None, *actions: str
@@ -96,13 +136,13 @@ class Guard:
 
     def allows(self, request: RemotingCommand, peer: str, resource: Resource, *actions: str) -> bool:
         """Whether who asks may do one of these with a resource. The request has been checked before."""
-        if request.code in self._config.authorization_whitelist:
+        if not self.authorizes or request.code in self._config.authorization_whitelist:
             return True
         return self.may(self.user_of(request), peer, resource, *actions)
 
     def may(self, user: str | None, peer: str, resource: Resource, *actions: str) -> bool:
         """Whether a user may do one of these with a resource from where it is."""
-        if not self._config.authentication_enabled or not self._config.authorization_enabled:
+        if not self.authorizes:
             return True
         known = self._enabled(user)
         if known is None:
@@ -111,7 +151,7 @@ class Guard:
 
     def may_send(self, user: str | None, peer: str) -> bool:
         """Whether a user may send to some topic, whichever it is."""
-        if not self._config.authentication_enabled or not self._config.authorization_enabled:
+        if not self.authorizes:
             return True
         known = self._enabled(user)
         if known is None or known.type == SUPER:
@@ -124,7 +164,7 @@ class Guard:
         return None if user is None or user.status == DISABLE else user
 
     def user_of(self, request: RemotingCommand) -> str | None:
-        """The user who signed a request that has been checked; None where nobody has to."""
+        """The user who signed a request that has been checked; None if nobody has to."""
         if not self._config.authentication_enabled or request.code in self._config.authentication_whitelist:
             return None
         return request.ext_fields.get(ACCESS_KEY)
@@ -146,24 +186,6 @@ class Guard:
         wants_proofs = config.authentication_enabled or config.ha_authentication_enabled
         return not wants_proofs or any(is_in(address, network) for network in config.ha_trusted_slaves)
 
-    # Requests
-
-    def _authenticate(self, request: RemotingCommand, peer: str) -> User:
-        fields = request.ext_fields
-        name = fields.get(ACCESS_KEY)
-        if not name:
-            raise AccessError("username cannot be null: this server wants requests that are signed")
-        user = self._tables.users.get(name)
-        given = fields.get(SIGNATURE)
-        # The same work for a user who is not there, so that time does not tell who is.
-        wanted = signature_of(fields, request.body, user.password if user is not None else "")
-        if user is None or given is None or not hmac.compare_digest(wanted.encode(), given.encode()):
-            log.warning("request %d of %r from %s has a wrong signature", request.code, name, peer)
-            raise AccessError("check signature failed.")
-        if user.status == DISABLE:
-            raise AccessError(f"User:{name} is disabled.")
-        return user
-
     def _is_allowed(self, user: str, need: Need, source_ip: str) -> bool:
         if self._changes != self._tables.changes or len(self._decisions) > MAX_DECISIONS:
             self._decisions.clear()
@@ -177,9 +199,9 @@ class Guard:
         return allowed
 
 
-def _refusal(request: RemotingCommand, user: str | None, need: Need, source_ip: str) -> AccessError:
+def _refusal(code: int | str, user: str | None, need: Need, source_ip: str) -> AccessError:
     text = f"{subject_of(user or '')} has no permission to access {need.resource} from {source_ip}"
-    log.info("%s (%s for request %d)", text, "/".join(need.actions), request.code)
+    log.info("%s (%s for request %s)", text, "/".join(need.actions), code)
     return AccessError(f"{text}: one of {', '.join(need.actions)} must be allowed")
 
 

@@ -33,13 +33,13 @@ _USER_PREFIX = "User:"
 
 
 class AccessError(KourouError):
-    """Somebody who is not known, or may not do this."""
+    """An unknown user, or one without the permission."""
 
     response_code = ResponseCode.NO_PERMISSION
 
 
 def one_of(known: Iterable[str], text: str | None) -> str | None:
-    """The known word that this is, however it is capitalised."""
+    """The word of the list that equals this one, ignoring case."""
     wanted = (text or "").casefold()
     return next((word for word in known if word.casefold() == wanted), None)
 
@@ -246,7 +246,7 @@ class Acl:
 
 
 def check_subject(subject: str | None) -> str:
-    """A subject in its one form; AccessError if it is none."""
+    """A subject in its one form; raises AccessError if it is not one."""
     if subject is None or one_of((_USER_PREFIX[:-1],), subject.partition(":")[0]) is None:
         raise AccessError(f"{subject!r} is no subject: write User:name")
     name = subject.partition(":")[2]

@@ -61,6 +61,14 @@ def sending(name: str) -> Need:
     return Need(resource, (SUB,) if resource.type == GROUP else (PUB,))
 
 
+def popping(name: str, owner: str, actions: tuple[str, ...] = (SUB,)) -> Iterator[Need]:
+    """What it needs to pop from a topic. What a group could not consume lies in a topic named after both."""
+    for separator in "+_":
+        name = name.removeprefix(f"{RETRY_PREFIX}{owner}{separator}")
+    yield Need(topic(name), actions)
+    yield Need(group(owner), actions)
+
+
 ALL_TOPICS = Resource(TOPIC, "*")  # only an entry for all topics covers it
 
 
@@ -130,6 +138,19 @@ def _pull(actions: tuple[str, ...]) -> Rule:
         yield Need(group(fields["consumerGroup"]), actions)
 
     return rule
+
+
+def _pop(actions: tuple[str, ...]) -> Rule:
+    def rule(request: RemotingCommand, cluster: str) -> Iterator[Need]:
+        return popping(request.ext_fields["topic"], request.ext_fields["consumerGroup"], actions)
+
+    return rule
+
+
+def _batch_acks(request: RemotingCommand, cluster: str) -> Iterator[Need]:
+    for ack in read_list(_body(request), "acks"):
+        yield Need(topic(read_text(ack, "t")), (SUB,))
+        yield Need(group(read_text(ack, "c")), (SUB,))
 
 
 def _route(request: RemotingCommand, cluster: str) -> Iterator[Need]:
@@ -217,7 +238,7 @@ _OF_CLUSTER = {
         Code.GET_ALL_DELAY_OFFSET, Code.GET_TIMER_CHECK_POINT, Code.GET_TIMER_METRICS,
         Code.GET_PRODUCER_CONNECTION_LIST, Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
         Code.VIEW_BROKER_STATS_DATA, Code.GET_BROKER_CONSUME_STATS, Code.GET_ALL_PRODUCER_INFO,
-        Code.GET_BROKER_HA_STATUS,
+        Code.GET_BROKER_HA_STATUS, Code.GET_ALL_MESSAGE_REQUEST_MODE,
         Code.GET_COLD_DATA_FLOW_CTR_INFO, Code.AUTH_GET_USER, Code.AUTH_LIST_USER,
         Code.AUTH_GET_ACL, Code.AUTH_LIST_ACL, Code.GET_KV_CONFIG, Code.GET_KVLIST_BY_NAMESPACE,
         Code.GET_BROKER_CLUSTER_INFO, Code.GET_NAMESRV_CONFIG,
@@ -285,6 +306,13 @@ RULES: dict[int, Rule] = {
     Code.END_TRANSACTION: _end_transaction,
     Code.PULL_MESSAGE: _pull((SUB,)),
     Code.LITE_PULL_MESSAGE: _pull((SUB,)),
+    Code.POP_MESSAGE: _pop((SUB,)),
+    Code.PEEK_MESSAGE: _pop((SUB,)),
+    Code.ACK_MESSAGE: _pop((SUB,)),
+    Code.CHANGE_MESSAGE_INVISIBLETIME: _pop((SUB,)),
+    Code.NOTIFICATION: _pop((SUB,)),
+    Code.POLLING_INFO: _pop((SUB, GET)),
+    Code.BATCH_ACK_MESSAGE: _batch_acks,
     Code.QUERY_CONSUMER_OFFSET: _pull((SUB, GET)),
     Code.UPDATE_CONSUMER_OFFSET: _pull((SUB, UPDATE)),
     Code.CLONE_GROUP_OFFSET: _clone,

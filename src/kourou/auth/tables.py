@@ -1,11 +1,11 @@
-"""AccessTables: the users and ACLs of a server, in two JSON files that only their owner can read.
+"""Rights: users and ACLs; AccessTables: those of a server, in two JSON files that only their owner can read.
 
 Every change is on the disk before it is answered, and counts at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,14 +33,41 @@ USERS_FILE, ACLS_FILE = "users.json", "acls.json"
 _PRIVATE = 0o600
 
 
-class AccessTables:
+class Rights:
     """Users and ACLs. `changes` counts, so that whoever remembers a decision knows when to forget it."""
 
-    def __init__(self, directory: str | Path) -> None:
-        self._directory = Path(directory)
+    def __init__(self) -> None:
         self.users: dict[str, User] = {}
         self.acls: dict[str, Acl] = {}
         self.changes = 0
+
+    def is_super(self, name: str) -> bool:
+        """Whether this user may do everything."""
+        user = self.users.get(name)
+        if user is None:
+            raise AccessError(f"User:{name} is not found")
+        return user.type == SUPER
+
+    def learn(self, name: str, user: User | None, acl: Acl | None) -> None:
+        """What another server says of a user; None for what it does not have."""
+        subject = subject_of(name)
+        if (self.users.get(name), self.acls.get(subject)) == (user, acl):
+            return
+        self.users.pop(name, None)
+        self.acls.pop(subject, None)
+        if user is not None:
+            self.users[name] = user
+        if acl is not None:
+            self.acls[subject] = acl
+        self.changes += 1
+
+
+class AccessTables(Rights):
+    """The users and ACLs that a server keeps."""
+
+    def __init__(self, directory: str | Path) -> None:
+        super().__init__()
+        self._directory = Path(directory)
 
     def open(self, config: AuthConfig) -> None:
         """Read the files, and make the users of the configuration where there are none of their names.
@@ -48,7 +75,7 @@ class AccessTables:
         ConfigError if a file is damaged: a server without its users would be locked.
         """
         for value in self._read(USERS_FILE):
-            known = _user_of(value, None)
+            known = user_of(value)
             self.users[known.name] = known
         for value in self._read(ACLS_FILE):
             acl = Acl.from_json(value)
@@ -84,7 +111,7 @@ class AccessTables:
 
     def create_user(self, value: dict[str, Any]) -> None:
         """A new user, from Java's UserInfo."""
-        user = _user_of(value, None)
+        user = user_of(value)
         if user.name in self.users:
             raise AccessError("The user is existed")
         self.users[user.name] = user
@@ -95,7 +122,7 @@ class AccessTables:
         old = self.users.get(str(value.get("username") or ""))
         if old is None:
             raise AccessError("The user is not exist")
-        self.users[old.name] = _user_of(value, old)
+        self.users[old.name] = user_of(value, old)
         self._save_users()
 
     def delete_user(self, name: str) -> None:
@@ -108,13 +135,6 @@ class AccessTables:
     def list_users(self, text: str | None) -> list[User]:
         """Users whose name contains a text."""
         return [user for user in self.users.values() if not text or text in user.name]
-
-    def is_super(self, name: str) -> bool:
-        """Whether this user may do everything."""
-        user = self.users.get(name)
-        if user is None:
-            raise AccessError(f"User:{name} is not found")
-        return user.type == SUPER
 
     # ACLs
 
@@ -165,7 +185,8 @@ class AccessTables:
             raise AccessError(f"The subject of {subject} is not exist.")
 
 
-def _user_of(value: dict[str, Any], old: User | None) -> User:
+def user_of(value: Mapping[str, Any], old: User | None = None) -> User:
+    """A user from Java's UserInfo, or what it changes of one. Raises AccessError if it is none."""
     name = str(value.get("username") or "").strip()
     password = str(value.get("password") or "")
     if not name:

@@ -3,6 +3,7 @@
     server       Broker, which puts the rest together; config, names
     handlers/    what each request asks, one function a request code
     messages/    sends and pulls, the hot ones, and filters
+    pop/         consumption without rebalance
     state/       tables: topics, groups, offsets, clients, locks
     services/    delays, timers, transactions, registration, slaves
     metrics/     what is counted, and told to Prometheus

@@ -105,6 +105,25 @@ class BrokerConfig:
     revive_queue_num: int = 8
     validate_system_topic_when_update_topic: bool = True
     clear_retry_topic_when_delete_topic: bool = True
+
+    # POP
+    default_message_request_mode: str = "PULL"
+    default_pop_share_queue_num: int = -1
+    pop_from_retry_probability: int = 20
+    pop_response_return_actual_retry_topic: bool = False
+    init_pop_offset_by_check_msg_in_mem: bool = True
+    enable_retry_topic_v2: bool = False
+    retrieve_message_from_pop_retry_topic_v1: bool = True
+    revive_interval: int = 1000
+    enable_pop_message_threshold: bool = False
+    pop_inflight_message_threshold: int = 10_000
+    enable_pop_buffer_merge: bool = False
+    pop_ck_stay_buffer_time: int = 10_000
+    pop_ck_stay_buffer_time_out: int = 3000
+    pop_ck_max_buffer_size: int = 200_000
+    pop_ck_offset_max_queue_size: int = 20_000
+
+    # Groups
     enable_create_sys_group: bool = True
 
     # Sends
@@ -159,6 +178,7 @@ class BrokerConfig:
     metrics_otel_cardinality_limit: int = 50_000
     enable_remoting_metrics: bool = True
     enable_message_store_metrics: bool = True
+    enable_pop_metrics: bool = True
     enable_connection_metrics: bool = True
     enable_transaction_metrics: bool = True
     enable_stats_metrics: bool = True

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import re
 
-from kourou.message.topics import BROKER_TOPICS, DELETION_TOPIC, DLQ_PREFIX, RETRY_PREFIX, TIMER_TOPIC
+from kourou.message.topics import (
+    BROKER_TOPICS,
+    DELETION_TOPIC,
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    REVIVE_TOPIC_PREFIX,
+    TIMER_TOPIC,
+)
 
 REPLY_TOPIC_POSTFIX = "REPLY_TOPIC"
 
@@ -69,9 +76,10 @@ def _check_characters(kind: str, name: str) -> str | None:
 def is_send_forbidden(topic: str) -> bool:
     """Whether clients may not send to a topic, whatever its permissions.
 
-    Java lets them send to the timers' topic: the messages there go on to whichever topic they name.
+    Java lets them send to the timers' topic, whose messages go on to whichever topic they name, and to the
+    revive topic, whose messages acknowledge those of others.
     """
-    return topic in NOT_ALLOWED_SEND_TOPICS or topic == TIMER_TOPIC
+    return topic in NOT_ALLOWED_SEND_TOPICS or topic == TIMER_TOPIC or topic.startswith(REVIVE_TOPIC_PREFIX)
 
 
 def is_system_group(group: str) -> bool:

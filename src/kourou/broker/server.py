@@ -30,12 +30,20 @@ from kourou.broker.messages.pull import MessagePuller
 from kourou.broker.messages.send import BUSY, MessageSender
 from kourou.broker.metrics.broker import BrokerMetrics
 from kourou.broker.metrics.stats import BrokerStats
+from kourou.broker.pop.buffer import Buffer
+from kourou.broker.pop.modes import FILE_NAME as MODES_FILE
+from kourou.broker.pop.modes import RequestModes
+from kourou.broker.pop.order import FILE_NAME as ORDER_FILE
+from kourou.broker.pop.order import OrderTable
+from kourou.broker.pop.popper import Popper
+from kourou.broker.pop.recovery import restore_offsets
+from kourou.broker.pop.revive import ReviveService
 from kourou.broker.services.ha_group import BrokerGroup
 from kourou.broker.services.registrar import Registrar
 from kourou.broker.services.schedule import DelayService
 from kourou.broker.services.slave import SlaveService, check_replication_port, check_role
 from kourou.broker.services.slave_offsets import FILE_NAME as SLAVE_OFFSET_FILE
-from kourou.broker.services.timer.service import TimerService
+from kourou.broker.services.timer.service import TIMER_PROPERTIES, TimerService
 from kourou.broker.services.transactions import TransactionService
 from kourou.broker.state.clients import Client, Clients
 from kourou.broker.state.groups import SubscriptionGroups
@@ -74,6 +82,7 @@ INDEX_DELAY_S = 0.02  # a thousand keys at once cost a fifth of what they cost o
 MAX_LATER = 10_000  # answers that wait for another peer
 ROUTE_WAIT_S = 1.0  # for the name servers to know a new topic; clients wait three for an answer
 MAX_LEVEL_LENGTH = 10  # of the text of a delay level
+_WAITS = frozenset((names.DELAY_TIME_LEVEL, *TIMER_PROPERTIES, names.TIMER_OUT_MS))
 
 
 class Broker:
@@ -111,6 +120,13 @@ class Broker:
         self.stats = BrokerStats(
             self.config, self.clock, self.topics.is_system_topic, bound=bound("maxGroupTopics")
         )
+        self.orders = OrderTable(self.clock, bound=bound("maxConsumerOffsets"))
+        self.orders.is_known = lambda topic, group: (
+            self.topics.get(topic) is not None and self.groups.get(group) is not None
+        )
+        self.modes = RequestModes(bound=bound("maxGroupTopics"))
+        self.pop_buffer = Buffer(self)
+        self.revive = ReviveService(self)
         self.delay = DelayService(self)
         self.transactions = TransactionService(self)
         self.timers = TimerService(self)
@@ -151,6 +167,8 @@ class Broker:
                 (self.offsets.file_name, self.offsets),
                 ("delayOffset.json", self.delay),
                 (FILTER_FILE, self.filters),
+                (ORDER_FILE, self.orders),
+                (MODES_FILE, self.modes),
             )
         }
         if self.slave is not None:
@@ -199,7 +217,7 @@ class Broker:
             raise
         deleted_at = self.store.queues.deleted_at
         self.offsets.forget_deleted(deleted_at, None if recovery.clean else recovery.start_offset)
-        self.offsets.log_offset = lambda: self.store.commit_log.files.max_wrote if deleted_at else None
+        self.offsets.log_offset = self._log_offset
         self.store.on_topic_deleted = self.forget_topic
         self.filters.latest_ms = self._latest_ms
         if not recovery.clean and self.slave is None:
@@ -213,6 +231,11 @@ class Broker:
             self.replication = self._make_replication()
             self.sender = MessageSender(self)
             self.puller = MessagePuller(self)
+            self.popper = Popper(self)
+            if self.slave is None:
+                self._recover_pops(None if recovery.clean else recovery.start_offset)
+            self.store.dispatcher.on_arrive = self._arrived
+            self.store.dispatcher.awaited_by_pops = self.popper.awaited
             self.registrar = Registrar(self)
             handlers = make_handlers(self)
             guarded = within(self.budgets, self.refusals, self.guard.guard(handlers))
@@ -250,6 +273,7 @@ class Broker:
             if self.metrics is not None:
                 self.metrics.count_halves()
             self.spawn(self.transactions.run())
+            self.spawn(self.revive.run())
         else:
             self.spawn(self.slave.run())
         self.spawn(self.registrar.run())
@@ -266,6 +290,25 @@ class Broker:
             firsts = [entry for queue in queues.values() if (entry := queue.get(0)) is not None]
             if firsts and all(entry.physical_offset >= recovered_from for entry in firsts):
                 self.topics.restore(name, max(queues) + 1)
+
+    def _recover_pops(self, recovered_from: int | None) -> None:
+        """After a crash, offsets are older than the log: have what was popped and revived since not come
+        again. None after a clean stop, which may have come before that was done."""
+        offsets = self.offsets
+        doubted_from = offsets.read_revive_offset
+        if recovered_from is not None:
+            since = recovered_from if offsets.read_log_offset is None else offsets.read_log_offset
+            moved = restore_offsets(self, since)
+            log.info("offsets are those of %d, %d moved on to what was popped since", since, moved)
+            doubted_from = since if doubted_from is None else doubted_from
+        self.revive.doubt(doubted_from)
+        offsets.revive_offset = lambda: self.revive.doubted_from
+
+    def _log_offset(self) -> int | None:
+        """Where the log ends, for those who read offsets together with it; None where nobody does."""
+        queues = self.store.queues
+        is_read = bool(queues.deleted_at) or queues.get(TIMER_TOPIC, 0) is not None
+        return self.store.commit_log.files.max_wrote if is_read else None
 
     async def _listen(self) -> None:
         host, wanted = self.config.bind_address, self.config.listen_port
@@ -340,6 +383,8 @@ class Broker:
         self.transactions.stop()
         await self.timers.stop()
         self.puller.stop()
+        self.popper.stop()
+        self.pop_buffer.stop()
         async with self._saving:  # what is written now is written to its end
             for task in self._tasks:
                 task.cancel()
@@ -361,11 +406,29 @@ class Broker:
         self.replication.configure()
         self.sender.configure()
         self.puller.configure()
+        self.popper.configure()
 
     # Messages
 
+    def _arrived(
+        self,
+        topic: str,
+        queue_id: int,
+        next_offset: int,
+        tags_code: int,
+        timestamp: int,
+        properties: dict[str, str] | None,
+    ) -> None:
+        """A message is in its queue, and somebody waits for one."""
+        self.puller.on_arrive(topic, queue_id, next_offset, tags_code, timestamp, properties)
+        self.popper.on_arrive(topic, queue_id, next_offset, tags_code, timestamp, properties)
+
     def put(self, message: InnerMessage) -> PutMessageResult:
-        """Put a message where it belongs now: its queue, or where it waits for its time."""
+        """Put a message where it belongs now: its queue, or where it waits for its time. Hot."""
+        if _WAITS.isdisjoint(message.properties):
+            result = self.store.put_message(message)
+            self.has_put()
+            return result
         level = message.properties.get(names.DELAY_TIME_LEVEL, "0")
         if not level.removeprefix("-").isdecimal() or len(level) > MAX_LEVEL_LENGTH:
             return PutMessageResult(
@@ -531,18 +594,22 @@ class Broker:
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: groups that consumed it begin anew with the one that is made again."""
         self.offsets.remove_topic(topic)
+        self.orders.forget_topic(topic)
+        self.pop_buffer.forget(topic=topic)
         if self.slave is not None:
             self.slave.offsets.remove_topic(topic)
         self.stats.forget_topic(topic)
         self.timers.metrics.forget(topic)
 
-    def answer_settled(self, connection: Connection, request: RemotingCommand, *files: str) -> None:
+    def answer_settled(
+        self, connection: Connection, request: RemotingCommand, *files: str, body: bytes | None = None
+    ) -> None:
         """Answer a request when what it changed is on the disk and, of topics, at the name servers."""
-        self.answer_later(connection, request, self._settled(request, *files))
+        self.answer_later(connection, request, self._settled(request, *files, body=body))
 
-    async def _settled(self, request: RemotingCommand, *files: str) -> RemotingCommand:
+    async def _settled(self, request: RemotingCommand, *files: str, body: bytes | None) -> RemotingCommand:
         await self.settle(*files)
-        return request.response()
+        return request.response(body=body)
 
     def reply_when_routed(
         self, connection: Connection, request: RemotingCommand, answer: RemotingCommand | bytes
@@ -571,6 +638,7 @@ class Broker:
 
     def _connection_lost(self, connection: Connection) -> None:
         self.puller.connection_lost(connection)
+        self.popper.connection_lost(connection)
         self.clients.connection_lost(connection)
 
     async def _expire(self) -> None:

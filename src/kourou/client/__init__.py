@@ -4,8 +4,8 @@
     options           what a user may say
     message           a message as a user makes it; validators, namespace
     produce/          Producer, and the way of a message to a broker
-    consume/          Consumer and PullConsumer, and the way of a message to them
-    background        what runs beside a user's calls; signals, repeated, trace
+    consume/          Consumer, PullConsumer and SimpleConsumer, and the way of a message to them
+    background        tasks of a client; signals, repeated warnings, traces
 
 Frames and connections are not here (`kourou.remoting`), nor records (`kourou.message`). `kourou.sync` has
 the same for programs without an event loop.
@@ -18,13 +18,21 @@ the same for programs without an event loop.
 """
 
 from kourou.client.consume.consumer import Consumer, Handler
+from kourou.client.consume.pop.batches import PopBatch
+from kourou.client.consume.pop.popping import ExpiredHandleError
+from kourou.client.consume.pop.simple_consumer import SimpleConsumer
 from kourou.client.consume.pull_consumer import PullConsumer
 from kourou.client.consume.received import MessageBatch, ReceivedMessage, ReconsumeLater
 from kourou.client.consume.stats import ConsumeEvent
 from kourou.client.consume.subscriptions import Sql
 from kourou.client.core import ClientError, NoRouteError, RefusedError
 from kourou.client.message import Message
-from kourou.client.options import ConsumerOptions, ProducerOptions, PullConsumerOptions
+from kourou.client.options import (
+    ConsumerOptions,
+    ProducerOptions,
+    PullConsumerOptions,
+    SimpleConsumerOptions,
+)
 from kourou.client.produce.producer import Producer
 from kourou.client.produce.receipts import NotSentError, SendEvent, SendReceipt, SendRefusedError
 from kourou.client.produce.requests import RequestTimeoutError, make_reply
@@ -35,12 +43,15 @@ __all__ = [
     "Producer",
     "Consumer",
     "PullConsumer",
+    "SimpleConsumer",
     "ProducerOptions",
     "ConsumerOptions",
     "PullConsumerOptions",
+    "SimpleConsumerOptions",
     "Message",
     "MessageBatch",
     "MessageQueue",
+    "PopBatch",
     "ReceivedMessage",
     "SendReceipt",
     "SendEvent",
@@ -52,6 +63,7 @@ __all__ = [
     "ReconsumeLater",
     "Sql",
     "ClientError",
+    "ExpiredHandleError",
     "NoRouteError",
     "NotSentError",
     "RefusedError",

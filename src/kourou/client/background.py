@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 class Background:
-    """Tasks that run beside the calls of a user. The loop keeps no task by itself: this does."""
+    """The background tasks of a client. An event loop holds its tasks weakly, so they are held here."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -25,7 +25,7 @@ class Background:
         return len(self._tasks)
 
     def start(self, work: Coroutine[Any, Any, _T], what: str) -> asyncio.Task[_T]:
-        """Run a coroutine. If it fails, the log says so; `what` says what failed."""
+        """Run a coroutine in the background. A failure is logged; `what` names the task in the log."""
         task = asyncio.get_running_loop().create_task(work, name=what)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -35,7 +35,7 @@ class Background:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, KourouError):
-            # Servers may be gone by the time a client closes: nothing that a user can do about.
+            # A server may be gone when a client closes. The user can do nothing about it.
             log.log(logging.DEBUG if self._is_closing else logging.WARNING, "%s: %s", task.get_name(), error)
         elif error is not None:
             log.error("%s failed", task.get_name(), exc_info=error)
@@ -50,7 +50,7 @@ class Background:
 
 
 def notify(observer: Callable[..., object] | None, *event: object) -> None:
-    """Call a user's observer (on_send, on_consume, on_rebalance). What it raises is logged only."""
+    """Call an observer of the user (on_send, on_consume, on_rebalance). Its exceptions are only logged."""
     if observer is not None:
         try:
             observer(*event)

@@ -20,6 +20,7 @@ from kourou.client.background import Background
 from kourou.client.repeated import RepeatedWarnings
 from kourou.client.routes import MASTER_ID, TopicRoute
 from kourou.errors import KourouError
+from kourou.message.model import MessageQueue
 from kourou.remoting.client import RemotingClient
 from kourou.remoting.connection import CallTimeoutError, Handler
 from kourou.remoting.protocol import lenient_json
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 ROUTE_INTERVAL_S = 30.0
 HEARTBEAT_INTERVAL_S = 30.0
-GREET_AGAIN_S = 1.0  # after a connection was lost; it doubles
+HEARTBEAT_AGAIN_S = 1.0  # after a connection was lost; it doubles
 CALL_TIMEOUT_S = 3.0
 ROUTE_PAUSE_FIRST_S = 0.1  # between tries to find a topic; it doubles
 ROUTE_PAUSE_MOST_S = 1.0
@@ -93,8 +94,8 @@ class ClientCore:
         )
         self._routes: dict[str, TopicRoute] = {}
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
-        self._greeted: set[str] = set()  # addresses that had a heartbeat on the connection that stands
-        self._missing: dict[str, asyncio.Task[None]] = {}  # addresses that are to be greeted again
+        self._with_heartbeat: set[str] = set()  # addresses that had a heartbeat on their current connection
+        self._missing: dict[str, asyncio.Task[None]] = {}  # addresses that need another heartbeat
         self._is_closing = False
         self.background = Background()
         self.warnings = RepeatedWarnings()
@@ -115,7 +116,7 @@ class ClientCore:
         await self._remoting.close()
 
     async def every(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
-        """Do something again and again, whatever becomes of it."""
+        """Call something periodically; failures are logged."""
         while True:
             await asyncio.sleep(seconds)
             try:
@@ -126,7 +127,7 @@ class ClientCore:
                 )
 
     def add_handler(self, code: int, handler: Handler) -> None:
-        """Have a request of a broker's answered."""
+        """Set the handler of a request that brokers send."""
         self._handlers[code] = handler
 
     # Calls
@@ -144,9 +145,16 @@ class ClientCore:
         header: Header | None = None,
         body: bytes | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
+        broker: str | None = None,
     ) -> RemotingCommand:
-        """The answer of a server, which is a success; RefusedError where it is not."""
-        request = RemotingCommand(code, header.fields() if header is not None else {}, body)
+        """The answer of a server, which is a success; raises RefusedError if it is not.
+
+        `broker` is the name of the one that is meant: a proxy has one address for all.
+        """
+        fields = header.fields() if header is not None else {}
+        if broker is not None:
+            fields["bname"] = broker
+        request = RemotingCommand(code, fields, body)
         answer = await self._remoting.call(address, request, timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             raise RefusedError(address, f"{code.name} {request.ext_fields}", answer)
@@ -169,18 +177,18 @@ class ClientCore:
                 server = self.name_servers.pop(0)
                 self.name_servers.append(server)
                 if isinstance(failure, CallTimeoutError):
-                    self._remoting.drop(server)  # it hangs, or is to be found somewhere else by now
+                    self._remoting.drop(server)  # it hangs, or its name has another address by now
         raise ClientError(f"no name server answers: {error}") from error
 
     # Routes
 
     async def route(self, topic: str) -> TopicRoute:
-        """Where a topic is. NoRouteError if nobody knows."""
+        """The route of a topic. Raises NoRouteError if no name server knows one."""
         found = self._routes.get(topic)
         return found if found is not None else await self.fetch_route(topic)
 
     async def fetch_route(self, topic: str) -> TopicRoute:
-        """Where a topic is now; whoever asks meanwhile waits for the same answer."""
+        """Fetch the route of a topic. Concurrent callers share one request."""
         task = self._fetching.get(topic)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._fetch_route(topic))
@@ -191,7 +199,7 @@ class ClientCore:
     def _fetched(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
         self._fetching.pop(topic, None)
         if not task.cancelled():
-            task.exception()  # seen, where nobody waits for it any more
+            task.exception()  # retrieve it even if nobody waits, or asyncio complains
 
     async def _fetch_route(self, topic: str) -> TopicRoute:
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
@@ -235,6 +243,10 @@ class ClientCore:
             except KourouError as error:
                 self.warnings.warn(log, topic, "the route of %s stays as it was: %s", topic, error)
 
+    def known_routes(self) -> list[TopicRoute]:
+        """The routes that are used."""
+        return list(self._routes.values())
+
     def broker_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
         """Where a broker of the routes that are used is: this member of it, else its master, else any."""
         for route in self._routes.values():
@@ -243,13 +255,20 @@ class ClientCore:
                 return members.get(broker_id) or members.get(MASTER_ID) or next(iter(members.values()))
         return None
 
+    def address_of(self, queue: MessageQueue) -> str:
+        """The address of a queue's broker. Raises NoRouteError if no route has it."""
+        address = self.broker_address(queue.broker_name)
+        if address is None:
+            raise NoRouteError(f"broker {queue.broker_name} of {queue.topic} is not known at the name server")
+        return address
+
     # Heartbeats
 
     async def send_heartbeats(self) -> None:
-        """Tell all brokers that are used who is there: their slaves too if somebody consumes."""
+        """Send heartbeats to all brokers in use, and to their slaves if this client has consumers."""
         addresses = self._used_addresses()
-        self._greeted &= addresses
-        await asyncio.gather(*(self.greet(address, again=True) for address in sorted(addresses)))
+        self._with_heartbeat &= addresses
+        await asyncio.gather(*(self.ensure_heartbeat(address, again=True) for address in sorted(addresses)))
 
     def _used_addresses(self) -> set[str]:
         ids = None if self.consumers else MASTER_ID
@@ -261,11 +280,11 @@ class ClientCore:
             if ids is None or broker_id == ids
         }
 
-    async def greet(self, address: str, *, again: bool = False) -> None:
-        """Tell a broker who is there: once for each connection, or again."""
-        if address in self._greeted and not again:
+    async def ensure_heartbeat(self, address: str, *, again: bool = False) -> None:
+        """Send a heartbeat to a broker: once for each connection, unless `again`."""
+        if address in self._with_heartbeat and not again:
             return
-        self._greeted.add(address)
+        self._with_heartbeat.add(address)
         beat = Heartbeat(
             self.client_id,
             tuple(sorted(self.producer_groups)),
@@ -277,48 +296,48 @@ class ClientCore:
         try:
             answer = await self.call(address, request)
         except KourouError as error:
-            self._greeted.discard(address)
+            self._with_heartbeat.discard(address)
             log.info("no heartbeat to %s: %s", address, error)
             return
         if answer.code != ResponseCode.SUCCESS:
-            self._greeted.discard(address)
+            self._with_heartbeat.discard(address)
             self.warnings.warn(
                 log, address, "%s took no heartbeat: %s %s", address, answer.code, answer.remark
             )
 
-    def is_greeted(self, address: str) -> bool:
-        """Whether a broker was told who is there, on the connection that stands."""
-        return address in self._greeted
+    def has_heartbeat(self, address: str) -> bool:
+        """Whether a broker had a heartbeat on its current connection."""
+        return address in self._with_heartbeat
 
     def _forget(self, address: str) -> None:
-        """A connection is gone: its broker, if it comes back, has to hear who is there.
+        """A connection is gone: its broker needs a heartbeat again when it is back.
 
-        Nobody may have to ask anything of it, but it may have to ask: what became of a transaction.
+        This client may have no request for it, but the broker may: for the state of a transaction.
         """
-        was_greeted = address in self._greeted
-        self._greeted.discard(address)
-        if was_greeted and not self._is_closing and address not in self._missing:
-            task = self.background.start(self._greet_again(address), f"greeting {address} again")
+        had_heartbeat = address in self._with_heartbeat
+        self._with_heartbeat.discard(address)
+        if had_heartbeat and not self._is_closing and address not in self._missing:
+            task = self.background.start(self._restore_heartbeat(address), f"another heartbeat to {address}")
             self._missing[address] = task
             task.add_done_callback(lambda _: self._missing.pop(address, None))
 
-    async def _greet_again(self, address: str) -> None:
-        pause_s = GREET_AGAIN_S
-        while address not in self._greeted and address in self._used_addresses():
+    async def _restore_heartbeat(self, address: str) -> None:
+        pause_s = HEARTBEAT_AGAIN_S
+        while address not in self._with_heartbeat and address in self._used_addresses():
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, HEARTBEAT_INTERVAL_S)
-            await self.greet(address)
+            await self.ensure_heartbeat(address)
 
     async def _unregister(self) -> None:
-        """Take back what the heartbeats said, so that others need not wait until this client is missed."""
+        """Unregister from the brokers, so that others need not wait until this client times out."""
         headers = [UnregisterClient(self.client_id, producer_group=group) for group in self.producer_groups]
         headers += [UnregisterClient(self.client_id, consumer_group=group) for group in self.consumers]
         calls = [
             self.call(address, RemotingCommand(RequestCode.UNREGISTER_CLIENT, header.fields()), 1.0)
-            for address in sorted(self._greeted)
+            for address in sorted(self._with_heartbeat)
             for header in headers
         ]
-        await asyncio.gather(*calls, return_exceptions=True)  # a broker that is gone misses us anyway
+        await asyncio.gather(*calls, return_exceptions=True)  # a dead broker forgets us anyway
 
 
 def make_client_id(ip: str, instance: str | None = None) -> str:

@@ -9,7 +9,7 @@ from kourou import message as records
 from kourou.client.core import ClientError
 from kourou.client.validators import check_delay_level, is_whole
 
-LEAST_DELIVER_MS = 100_000_000_000  # in 1973: what is less was meant as seconds
+LEAST_DELIVER_MS = 100_000_000_000  # in 1973: a smaller number was meant as seconds
 
 
 class Message(records.Message):
@@ -75,7 +75,7 @@ def _check_body(body: bytes | bytearray | memoryview) -> None:
 
 def _check_properties(properties: Mapping[str, str]) -> None:
     try:
-        "".join(map("".join, properties.items()))  # hot: a third of the time of looking at each
+        "".join(map("".join, properties.items()))  # hot: a third of the time of checking each one
     except (AttributeError, TypeError):
         raise ClientError(f"properties are a mapping from str to str, not {properties!r}") from None
 

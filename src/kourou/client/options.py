@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +33,11 @@ DEFAULT_QUEUES = 4  # of a topic that its first message makes
 COMPRESS_FROM_BYTES = 4096
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 MAX_PULL = 1024  # messages of one pull; Java's limit
+MAX_POP = 32  # messages of one pop; Java's limit
+MAX_INVISIBLE_S = 12 * 3600.0
+# When popped messages come again that a handler failed on (Java's popDelayLevel)
+POP_RETRY_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+_BROKER_STRATEGIES = ("AVG", "AVG_BY_CIRCLE")
 START_TIMEOUT_S = 10.0
 
 # Answers after which another broker may take the message (DefaultMQProducer.retryResponseCodes)
@@ -76,6 +81,10 @@ _FLAG = _a(bool, "True or False")
 _TEXT = _either(_a(str, "a str"))
 _CALL = _either(_Rule(callable, "a function"))
 _SECONDS = _Rule(lambda value: _is_number(value) and value > 0, "a number of seconds above 0")
+_INVISIBLE = _Rule(
+    lambda value: _is_number(value) and 0 < value <= MAX_INVISIBLE_S,
+    f"a number of seconds above 0, at most {MAX_INVISIBLE_S:g}",
+)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -83,7 +92,7 @@ class ClientOptions:
     """What all clients have.
 
     namesrv: addresses of name servers, `host:port`, joined by `;`.
-    namespace, instance, ip: as in Java; they become part of names and of the client id.
+    namespace, instance, ip: as in Java; parts of names and of the client id.
     """
 
     namesrv: str = field(kw_only=False)
@@ -120,17 +129,17 @@ _CLIENT_RULES = {
 class ProducerOptions(ClientOptions):
     """Options of a Producer.
 
-    group: names who sends, to be told apart in the tools; transactions need one of their own.
+    group: the name of the sender in tools; producers of transactions need a group of their own.
     core: connections and routes of another client, which are shared; that client closes them.
     unit, unit_mode: as in Java.
     timeout_s: for a message in all, with its `retries`; `timeout_per_try_s` for each but the last.
     retry_not_stored: whether a message that is stored, but not on all disks and slaves that it should be on,
         is sent again, to another broker.
-    create_topic_key, default_queues: topic after whose pattern brokers make one that is not there, and with
-        how many queues.
+    create_topic_key, default_queues: the template topic that brokers create new topics from, and the number
+        of their queues.
     latency_fault_tolerance: whether slow brokers are left out for a while.
     checker: says what became of a transaction when the broker asks.
-    on_send: is told of each try to send; it must be quick, and what it raises is logged only.
+    on_send: called for each try to send; it must be quick, and its exceptions are only logged.
     trace: whether messages are traced, and in which topic if it is not the usual one.
     """
 
@@ -195,7 +204,7 @@ class ReaderOptions(ClientOptions):
         fails: topics are read whenever they are there.
     stop_on_signals: whether Ctrl-C and SIGTERM stop the consumer, rather than the program: `run` returns,
         `for` ends, and the consumer closes as it always does. A second signal ends the program.
-    on_rebalance: told of a topic, and the queues of it that are read from now on.
+    on_rebalance: called with a topic and the queues of it that are read from now on.
     """
 
     consume_from: str | datetime = "last"
@@ -238,7 +247,14 @@ class ConsumerOptions(ReaderOptions):
     max_reconsume_times: how often a message comes again, None for 16, or in order for ever.
     max_span: offsets between the oldest that is not consumed and the newest pulled.
     trace: whether what the handler does is traced, and in which topic if it is not the usual one.
-    on_consume: told of each call of the handler.
+    on_consume: called after each call of the handler.
+    client_rebalance: whether the clients share the queues among themselves, and pull them. Else a broker
+        shares them, and says for each topic whether the group pulls or pops it (`setConsumeMode`).
+    pop_invisible_s, pop_batch_size: of a pop, how long its messages are invisible to other clients, and how
+        many they are at most. A handler that takes longer has its message again, or another client has it.
+    pop_max_unacked: of a broker, how much is popped and not acknowledged before no more is popped.
+    pop_retry_delays_s: when a popped message comes again that the handler failed on, by how often it came
+        before; the last one from then on. ReconsumeLater(n) chooses the n-th after the first.
     """
 
     subscribe: Subscribe
@@ -254,9 +270,19 @@ class ConsumerOptions(ReaderOptions):
     offsets_directory: str | Path | None = None
     trace: bool | str = False
     on_consume: Callable[[ConsumeEvent], None] | None = None
+    client_rebalance: bool = True
+    pop_invisible_s: float = 60.0
+    pop_batch_size: int = MAX_POP
+    pop_max_unacked: int = 96
+    pop_retry_delays_s: Sequence[float] = POP_RETRY_DELAYS_S
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.client_rebalance and self.strategy.name not in _BROKER_STRATEGIES:
+            raise ClientError(
+                f"brokers share queues by {' or '.join(_BROKER_STRATEGIES)}, not by {self.strategy.name}: "
+                f"client_rebalance=False needs one of these"
+            )
         if not as_subscriptions(self.subscribe):
             raise ClientError("subscribe needs a topic: a consumer without one has nothing to read")
 
@@ -277,6 +303,16 @@ _CONSUMER_RULES = {
     "offsets_directory": _either(_Rule(lambda value: isinstance(value, str | Path), "a path")),
     "trace": _TRACE,
     "on_consume": _CALL,
+    "client_rebalance": _FLAG,
+    "pop_invisible_s": _INVISIBLE,
+    "pop_batch_size": _whole(1, MAX_POP),
+    "pop_max_unacked": _whole(1),
+    "pop_retry_delays_s": _Rule(
+        lambda value: (
+            isinstance(value, Sequence) and len(value) > 0 and all(_INVISIBLE.allows(one) for one in value)
+        ),
+        "a list of seconds above 0",
+    ),
 }
 
 
@@ -303,8 +339,48 @@ class PullConsumerOptions(ReaderOptions):
         return _READER_RULES | {"auto_commit": _FLAG}
 
 
+@dataclass(kw_only=True, eq=False)
+class SimpleConsumerOptions(ClientOptions):
+    """Options of a SimpleConsumer.
+
+    subscribe: as for a Consumer: topics, each with the tags that are wanted or an Sql expression.
+    consume_from: where a group that has no offsets yet begins, "first" or "last". A broker begins a topic
+        that is new with its first message in both cases.
+    orderly: the messages of a queue are given out in order, and no more of it before those are acknowledged.
+    invisible_s: how long a message that was received is invisible to others.
+    await_s: how long `receive` waits for a message.
+    start_timeout_s, stop_on_signals: as for a Consumer; `stop_on_signals` ends a `receive` that waits.
+    """
+
+    subscribe: Subscribe
+    consume_from: str = "last"
+    orderly: bool = False
+    invisible_s: float = 60.0
+    await_s: float = 15.0
+    start_timeout_s: float | None = START_TIMEOUT_S
+    stop_on_signals: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not as_subscriptions(self.subscribe):
+            raise ClientError("subscribe needs a topic: a consumer without one has nothing to receive")
+
+    def _rules(self) -> Mapping[str, _Rule]:
+        return _SIMPLE_CONSUMER_RULES
+
+
+_SIMPLE_CONSUMER_RULES = {
+    "consume_from": _Rule(lambda value: value in ("first", "last"), '"first" or "last"'),
+    "orderly": _FLAG,
+    "invisible_s": _INVISIBLE,
+    "await_s": _SECONDS,
+    "start_timeout_s": _either(_SECONDS),
+    "stop_on_signals": _FLAG,
+}
+
+
 def check_queues(name: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-    """Queues that a user gave, as a list. Raises ClientError where they are none."""
+    """Queues that a user gave, as a list. Raises ClientError if they are not valid."""
     is_one = isinstance(queues, MessageQueue) or not isinstance(queues, Iterable)
     found = [] if is_one else list(queues)
     if is_one or not all(isinstance(queue, MessageQueue) for queue in found):
@@ -313,9 +389,15 @@ def check_queues(name: str, queues: Iterable[MessageQueue]) -> list[MessageQueue
 
 
 def check_seconds(name: str, value: float | None) -> None:
-    """Raises ClientError where a timeout of a call is no number of seconds above 0. None is the default."""
+    """Raises ClientError if a timeout of a call is no number of seconds above 0. None is the default."""
     if value is not None and not _SECONDS.allows(value):
         raise ClientError(f"{name} is {_SECONDS.words}, not {value!r}")
+
+
+def check_invisible(name: str, value: float | None) -> None:
+    """Raises ClientError if messages cannot be invisible for so long. None is the default."""
+    if value is not None and not _INVISIBLE.allows(value):
+        raise ClientError(f"{name} is {_INVISIBLE.words}, not {value!r}")
 
 
 def keywords(options: ClientOptions) -> dict[str, Any]:
@@ -333,7 +415,7 @@ def takes(
         def call(self: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
             init(self, options(*args, **kwargs))
 
-        # For help(), editors and whoever else asks
+        # for help() and editors
         own = inspect.signature(init).parameters["self"]
         wanted = inspect.signature(options)
         call.__signature__ = wanted.replace(parameters=[own, *wanted.parameters.values()])  # type: ignore[attr-defined]

@@ -253,7 +253,7 @@ class Tracer:
 
 
 def of_send(event: SendEvent) -> TraceContext | None:
-    """The context of a message that was sent; None where the broker wants none, or did not answer."""
+    """The context of a message that was sent; None if the broker wants none, or did not answer."""
     receipt = event.receipt
     if receipt is None or not receipt.trace_on:
         return None
@@ -316,7 +316,7 @@ def of_recall(topic: str, message_id: str, region: str, *, is_success: bool) -> 
 
 
 def of_consume(messages: Iterable[ReceivedMessage], group: str) -> TraceContext | None:
-    """The context of messages that a handler is about to be given; None where their brokers want none."""
+    """The context of messages that a handler is about to be given; None if their brokers want none."""
     beans = []
     region = DEFAULT_REGION
     for message in messages:

@@ -28,32 +28,32 @@ def is_whole(value: Any) -> bool:
 
 
 def check_delay_level(level: int, least: int) -> None:
-    """Raises ClientError where this cannot be a delay level. How many there are, only the broker knows."""
+    """Raises ClientError if this cannot be a delay level. How many there are, only the broker knows."""
     if not is_whole(level) or level < least:
         raise ClientError(f"delay_level is a whole number from {least} on, not {level!r}")
 
 
 def check_topic(topic: str) -> None:
-    """ClientError where this cannot be the name of a topic."""
+    """Raises ClientError if this cannot be the name of a topic."""
     _check_name("topic", topic, MAX_TOPIC_LENGTH)
 
 
 def check_group(group: str) -> None:
-    """ClientError where this cannot be the name of a group."""
+    """Raises ClientError if this cannot be the name of a group."""
     _check_name("group", group, MAX_GROUP_LENGTH)
     if group in (DEFAULT_PRODUCER_GROUP, DEFAULT_CONSUMER_GROUP):
         raise ClientError(f"group {group} is not for use: give it a name of its own")
 
 
 def check_send_topic(topic: str) -> None:
-    """ClientError where this cannot be the topic of a message."""
+    """Raises ClientError if this cannot be the topic of a message."""
     check_topic(topic)
     if topic in BROKER_TOPICS:
         raise ClientError(f"topic {topic} belongs to the brokers: messages cannot be sent to it")
 
 
 def check_body(message: Message, max_bytes: int) -> bytes | memoryview:
-    """The body of a message as bytes; ClientError where it is none, empty or too large. Hot."""
+    """The body of a message as bytes; raises ClientError if it is not one, empty or too large. Hot."""
     body = message.body
     if body.__class__ is not bytes:
         try:
@@ -75,7 +75,7 @@ def check_body(message: Message, max_bytes: int) -> bytes | memoryview:
 
 
 def check_not_delayed(message: Message, what: str) -> None:
-    """ClientError where a message has a delay, which `what` cannot."""
+    """Raises ClientError if a message has a delay, which `what` cannot."""
     for name in DELAYS:
         if message.properties.get(name, "0") != "0":
             raise ClientError(f"{what} cannot be delayed: property {name} is {message.properties[name]}")

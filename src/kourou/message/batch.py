@@ -23,7 +23,8 @@ from kourou.errors import BadMessageError, CorruptRecordError
 from kourou.message.model import Message
 from kourou.message.properties import decode_properties, encode_properties
 
-_HEAD = struct.Struct(">iiiii")
+_HEAD = struct.Struct(">i8xii")  # magic and CRC of a sender mean nothing
+_HEAD_SIZE = _HEAD.size
 _SHORT = struct.Struct(">h")
 _MIN_SIZE = _HEAD.size + _SHORT.size
 
@@ -42,28 +43,36 @@ def encode_in_batch(body: bytes | bytearray | memoryview, properties: bytes, fla
     """One message of a batch."""
     if len(properties) > 0x7FFF:
         raise BadMessageError(f"properties take {len(properties)} bytes, 32767 are allowed")
-    head = _HEAD.pack(_MIN_SIZE + len(body) + len(properties), 0, 0, flag, len(body))
+    head = _HEAD.pack(_MIN_SIZE + len(body) + len(properties), flag, len(body))
     return b"".join((head, body, _SHORT.pack(len(properties)), properties))
 
 
 def iter_batch(body: bytes | memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
     """(flag, body, property string) of each message, as slices of the batch body: nothing is copied."""
-    view = memoryview(body)
+    for flag, part, properties in split_batch(memoryview(body)):
+        yield flag, part, properties[_SHORT.size :]
+
+
+def split_batch(view: memoryview) -> list[tuple[int, memoryview, memoryview]]:
+    """(flag, body, properties with their length before them) of each message, as slices. Hot."""
+    found = []
     position, end = 0, len(view)
+    unpack_head, unpack_length = _HEAD.unpack_from, _SHORT.unpack_from
     while position < end:
         if end - position < _MIN_SIZE:
             raise CorruptRecordError(f"batch body ends inside a message at {position}")
-        size, _, _, flag, body_length = _HEAD.unpack_from(view, position)
-        body_at = position + _HEAD.size
-        properties_at = body_at + body_length + _SHORT.size
-        if body_length < 0 or properties_at > end:
+        size, flag, body_length = unpack_head(view, position)
+        body_at = position + _HEAD_SIZE
+        body_end = body_at + body_length
+        if body_length < 0 or body_end + 2 > end:
             raise CorruptRecordError(f"batch body has a bad body length {body_length} at {position}")
-        (properties_length,) = _SHORT.unpack_from(view, properties_at - _SHORT.size)
-        following = properties_at + properties_length
+        (properties_length,) = unpack_length(view, body_end)
+        following = body_end + 2 + properties_length
         if properties_length < 0 or following > end or size != following - position:
             raise CorruptRecordError(f"batch body has a bad message size {size} at {position}")
-        yield flag, view[body_at : body_at + body_length], view[properties_at:following]
+        found.append((flag, view[body_at:body_end], view[body_end:following]))
         position = following
+    return found
 
 
 def decode_batch(body: bytes | memoryview, topic: str) -> list[Message]:

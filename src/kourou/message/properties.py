@@ -95,9 +95,11 @@ RESERVED_NAMES = frozenset(
 def encode_properties(properties: Mapping[str, str | None]) -> str:
     """The property string; a property whose value is None is left out, as in Java."""
     return "".join(
-        f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}"
-        for name, value in properties.items()
-        if value is not None
+        [
+            f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}"
+            for name, value in properties.items()
+            if value is not None
+        ]
     )
 
 

@@ -93,7 +93,7 @@ class NameServerConfig:
         return config
 
     def update(self, properties: Mapping[str, str]) -> None:
-        """Take new values of keys that are there, all of them or, where one is of no use, none."""
+        """Take new values of keys that are there, all of them or, if one is invalid, none."""
         for name, value in convert_known(NameServerConfig, properties).items():
             setattr(self, name, value)
         self.others.update({key: text for key, text in properties.items() if key in self.others})

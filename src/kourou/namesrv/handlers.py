@@ -96,7 +96,7 @@ async def _register(
     decode: Callable[[], Registration],
 ) -> RemotingCommand:
     registration = await asyncio.get_running_loop().run_in_executor(None, decode)
-    if not connection.is_open:  # gone meanwhile; nobody would take the broker out again
+    if not connection.is_open:  # the connection is gone: nothing would unregister the broker again
         return request.response(ResponseCode.SYSTEM_ERROR, {}, remark="register broker failed")
     result = context.routes.register(
         _broker(header),
@@ -130,7 +130,7 @@ def unregister_broker(context: Context, connection: Connection, request: Remotin
 
 def broker_heartbeat(context: Context, connection: Connection, request: RemotingCommand) -> RemotingCommand:
     """A broker lives."""
-    context.routes.heard_of(_required(request, "clusterName"), _required(request, "brokerAddr"))
+    context.routes.seen(_required(request, "clusterName"), _required(request, "brokerAddr"))
     return request.response()
 
 
@@ -141,7 +141,7 @@ def query_data_version(context: Context, connection: Connection, request: Remoti
     version = None if body is None else DataVersion.from_json(_parse(body))
     changed = context.routes.is_changed(cluster, address, version)
     if context.guard.allows(request, connection.peer, Resource(CLUSTER, cluster), UPDATE):
-        context.routes.heard_of(cluster, address)
+        context.routes.seen(cluster, address)
     known = context.routes.data_version(cluster, address)
     return request.response(
         ext_fields={"changed": str(changed).lower()}, body=None if known is None else _json(known.to_json())
@@ -166,24 +166,17 @@ def get_broker_cluster_info(
     return request.response(body=_json(context.routes.cluster_info()))
 
 
-def wipe_write_perm_of_broker(
-    context: Context, connection: Connection, request: RemotingCommand
+def change_write_permission(
+    counted_as: str,
+    change: Callable[[RouteTable, str], int],
+    context: Context,
+    connection: Connection,
+    request: RemotingCommand,
 ) -> RemotingCommand:
-    """Nothing is sent to a broker any more."""
+    """WIPE_WRITE_PERM_OF_BROKER and ADD_WRITE_PERM_OF_BROKER: for all topics of a broker."""
     name = _required(request, "brokerName")
     _require_clusters(context, connection, request, context.routes.clusters_of(name), UPDATE)
-    count = context.routes.wipe_write_permission(name)
-    return request.response(ext_fields={"wipeTopicCount": str(count)})
-
-
-def add_write_perm_of_broker(
-    context: Context, connection: Connection, request: RemotingCommand
-) -> RemotingCommand:
-    """A broker is sent to again."""
-    name = _required(request, "brokerName")
-    _require_clusters(context, connection, request, context.routes.clusters_of(name), UPDATE)
-    count = context.routes.add_write_permission(name)
-    return request.response(ext_fields={"addTopicCount": str(count)})
+    return request.response(ext_fields={counted_as: str(change(context.routes, name))})
 
 
 # Routes and topics
@@ -238,26 +231,10 @@ def get_system_topic_list(
 
 
 def get_unit_topic_list(
-    context: Context, connection: Connection, request: RemotingCommand
+    wanted: int, unwanted: int, context: Context, connection: Connection, request: RemotingCommand
 ) -> RemotingCommand:
-    """The topics of units."""
-    topics = context.routes.topics_with_flags(UNIT_FLAG)
-    return _topic_list(request, context.config.enable_topic_list, topics)
-
-
-def get_has_unit_sub_topic_list(
-    context: Context, connection: Connection, request: RemotingCommand
-) -> RemotingCommand:
-    """The topics that units subscribe to."""
-    topics = context.routes.topics_with_flags(UNIT_SUB_FLAG)
-    return _topic_list(request, context.config.enable_topic_list, topics)
-
-
-def get_has_unit_sub_ununit_topic_list(
-    context: Context, connection: Connection, request: RemotingCommand
-) -> RemotingCommand:
-    """The topics that units subscribe to and that are of none."""
-    topics = context.routes.topics_with_flags(UNIT_SUB_FLAG, unwanted=UNIT_FLAG)
+    """The topics with one flag of units and without another."""
+    topics = context.routes.topics_with_flags(wanted, unwanted)
     return _topic_list(request, context.config.enable_topic_list, topics)
 
 
@@ -357,7 +334,7 @@ def get_config(context: Context, connection: Connection, request: RemotingComman
 def _require_clusters(
     context: Context, connection: Connection, request: RemotingCommand, clusters: set[str], action: str
 ) -> None:
-    """AccessError unless this is allowed in the clusters that brokers are of, whichever one is named."""
+    """Raises AccessError unless the action is allowed in all these clusters."""
     for cluster in clusters:
         context.guard.require(request, connection.peer, Resource(CLUSTER, cluster), action)
 
@@ -397,7 +374,7 @@ def _topic_list(request: RemotingCommand, enabled: bool, topics: list[str]) -> R
     return request.response(body=_json({"topicList": topics}))
 
 
-HANDLERS = {
+HANDLERS: dict[RequestCode, Callable[[Context, Connection, RemotingCommand], RemotingCommand | None]] = {
     RequestCode.PUT_KV_CONFIG: put_kv_config,
     RequestCode.GET_KV_CONFIG: get_kv_config,
     RequestCode.DELETE_KV_CONFIG: delete_kv_config,
@@ -405,20 +382,24 @@ HANDLERS = {
     RequestCode.UNREGISTER_BROKER: unregister_broker,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: get_route_info_by_topic,
     RequestCode.GET_BROKER_CLUSTER_INFO: get_broker_cluster_info,
-    RequestCode.WIPE_WRITE_PERM_OF_BROKER: wipe_write_perm_of_broker,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: partial(
+        change_write_permission, "wipeTopicCount", RouteTable.wipe_write_permission
+    ),
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: get_all_topic_list,
     RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic,
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: register_topic,
     RequestCode.GET_KVLIST_BY_NAMESPACE: get_kv_list_by_namespace,
     RequestCode.GET_TOPICS_BY_CLUSTER: get_topics_by_cluster,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: get_system_topic_list,
-    RequestCode.GET_UNIT_TOPIC_LIST: get_unit_topic_list,
-    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: get_has_unit_sub_topic_list,
-    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: get_has_unit_sub_ununit_topic_list,
+    RequestCode.GET_UNIT_TOPIC_LIST: partial(get_unit_topic_list, UNIT_FLAG, 0),
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: partial(get_unit_topic_list, UNIT_SUB_FLAG, 0),
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: partial(get_unit_topic_list, UNIT_SUB_FLAG, UNIT_FLAG),
     RequestCode.UPDATE_NAMESRV_CONFIG: update_config,
     RequestCode.GET_NAMESRV_CONFIG: get_config,
     RequestCode.QUERY_DATA_VERSION: query_data_version,
-    RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write_perm_of_broker,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: partial(
+        change_write_permission, "addTopicCount", RouteTable.add_write_permission
+    ),
     RequestCode.GET_BROKER_MEMBER_GROUP: get_broker_member_group,
     RequestCode.BROKER_HEARTBEAT: broker_heartbeat,
 }

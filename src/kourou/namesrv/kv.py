@@ -29,11 +29,11 @@ class KvConfig:
         self._table: Table = _load(self._path)
 
     def get(self, namespace: str, key: str) -> str | None:
-        """The value; None where there is none."""
+        """The value; None if there is none."""
         return self._table.get(namespace, {}).get(key)
 
     def get_namespace(self, namespace: str) -> dict[str, str] | None:
-        """All keys of a namespace; None where there never was one."""
+        """All keys of a namespace; None if there never was one."""
         return self._table.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:

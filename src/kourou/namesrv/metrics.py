@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kourou.remoting.metrics import (
+    CONNECTIONS,
+    READY,
     REFUSALS,
     RPC_LATENCY,
     Family,
@@ -24,11 +26,9 @@ CLUSTERS = Family("kourou_namesrv_clusters", "gauge", "Clusters that brokers hav
 BROKERS = Family("kourou_namesrv_brokers", "gauge", "Names of brokers, of each a master and its slaves.")
 ADDRESSES = Family("kourou_namesrv_broker_addresses", "gauge", "Brokers that live, masters and slaves.")
 TOPICS = Family("kourou_namesrv_topics", "gauge", "Topics that brokers have registered.")
-CONNECTIONS = Family("kourou_connections", "gauge", "Connections of clients and other servers.")
 SLOW_REQUESTS = Family(
     "kourou_slow_requests_total", "counter", "Requests that took longer than slowRequestThresholdMs."
 )
-READY = Family("kourou_ready", "gauge", "1 where /ready says yes.")
 
 FAMILIES = (CLUSTERS, BROKERS, ADDRESSES, TOPICS, CONNECTIONS, SLOW_REQUESTS, REFUSALS, READY, RPC_LATENCY)
 

@@ -353,7 +353,7 @@ class RouteTable:
                 MinBrokerIdChange(notify, lowest, broker.addresses[lowest], offline, ha_address)
             )
 
-    def heard_of(self, cluster: str, address: str) -> None:
+    def seen(self, cluster: str, address: str) -> None:
         """A sign of life."""
         live = self._live.get((cluster, address))
         if live is not None:

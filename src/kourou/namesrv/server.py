@@ -1,4 +1,4 @@
-"""NameServer: the tables, behind a listening socket."""
+"""NameServer: the server around the route table and the KV config."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class NameServer:
         watched = WatchConfig.read(self.config.others)
         if exports(watched.metrics_exporter_type):
             self.metrics = NameServerMetrics(self, watched)
-        self.watch: RequestWatch | None = None  # None where no request is timed
+        self.watch: RequestWatch | None = None  # None if no request is timed
         slow_ms = watched.slow_request_threshold_ms
         if slow_ms > 0 or self.metrics is not None:
             self.watch = RequestWatch(slow_ms, None if self.metrics is None else self.metrics.rpc)
@@ -89,10 +89,9 @@ class NameServer:
             buffers=Buffers(self.budgets, self.refusals),
         )
         self._client = RemotingClient(tls=tls, credentials=self.auth.inner)
-        self._expiry: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()  # notices and answers under way
+        self._tasks: set[asyncio.Task[None]] = set()  # expiry, notices to brokers, deferred answers
         self._notices = 0
-        self._pending_bytes = 0  # of requests that are answered later
+        self._pending_bytes = 0  # bodies of requests with a deferred answer
         self.port = 0
 
     async def start(self) -> None:
@@ -105,13 +104,13 @@ class NameServer:
             except BaseException:
                 await self._server.stop()
                 raise
-        self._expiry = asyncio.get_running_loop().create_task(self._expire())
+        self._spawn(self._expire())
 
     async def stop(self) -> None:
         """Close everything."""
         if self.metrics is not None:
             await self.metrics.stop()
-        tasks = [task for task in (self._expiry, *self._tasks) if task is not None]
+        tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -148,7 +147,12 @@ class NameServer:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("background task failed: %s", task.get_coro(), exc_info=error)
 
     def _answer_later(
         self, connection: Connection, request: RemotingCommand, work: Coroutine[Any, Any, RemotingCommand]
@@ -166,7 +170,7 @@ class NameServer:
         try:
             if self._pending_bytes > self.budgets.max_buffered_bytes:
                 work.close()
-                raise BudgetSpentError("registrations of others are being read", "maxBufferedBytes")
+                raise BudgetSpentError("too many registrations are being read", "maxBufferedBytes")
             answer = await work
         except Exception as error:
             if isinstance(error, BudgetSpentError):

@@ -1,8 +1,8 @@
 """Budgets: how much of a server one request, one peer, or all peers together may take.
 
 Each has a name, which is its key in the configuration of a broker or a name server; Java has none of them.
-What goes beyond one is refused or closed, and counted in `Refusals` under that name. docs/reliability.md has
-a table of all.
+A request over a budget is refused, or its connection closed, and counted in `Refusals` under that name.
+docs/reliability.md has a table of all.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Budgets:
 
     @classmethod
     def read(cls, properties: Mapping[str, str]) -> Budgets:
-        """The keys among others. ConfigError where a value is of no use."""
+        """The keys among others. ConfigError if a value is invalid."""
         found = convert_known(cls, properties)
         keys = {name: key for key, name in java_keys(cls).items()}
         for name, value in found.items():
@@ -116,7 +116,7 @@ def within(budgets: Budgets, refusals: Refusals, handlers: Mapping[int, Handler]
 
 
 class Bound:
-    """A budget for the entries of a table; without a name, none."""
+    """The size limit of a table; without a name, no limit."""
 
     __slots__ = ("_refusals", "most", "name")
 
@@ -129,7 +129,7 @@ class Bound:
         return cls(name, getattr(budgets, java_keys(Budgets)[name]), refusals)
 
     def fits(self, size: int) -> bool:
-        """Whether a table may have so many entries; where not, something is refused."""
+        """Whether a table may have so many entries. If not, a refusal is counted."""
         if size <= self.most:
             return True
         if self._refusals is not None:
@@ -137,7 +137,7 @@ class Bound:
         return False
 
     def check(self, size: int) -> None:
-        """BudgetSpentError unless a table may have so many entries."""
+        """Raises BudgetSpentError unless a table may have so many entries."""
         if not self.fits(size):
             raise BudgetSpentError(f"there may be no more than {self.name}={self.most}")
 

@@ -1,11 +1,11 @@
 """Buffers: what the peers of a server make it keep, and how much that may be.
 
 A peer that has begun a frame makes the server keep its parts; one that does not read, its answers. Both count
-against `maxBufferedBytes` of all peers and `maxBufferedBytesPerPeer` of one address. Where one is spent,
+against `maxBufferedBytes` of all peers and `maxBufferedBytesPerPeer` of one address. If one is exceeded,
 
-- of the frames that come, the oldest is read on and the others wait, so that there is always one that can
-  be completed; if it is not within PATIENCE_S, it is given up, the oldest of the peer that keeps most first;
-- the peer that keeps most and does not read is cut.
+- the oldest incoming frame is read on and the others wait, so that one can always be completed; if it is
+  not complete within FRAME_TIMEOUT_S it is dropped, the oldest of the peer that holds most first;
+- the peer that holds most and does not read is disconnected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 5.0
+FRAME_TIMEOUT_S = 5.0
 LOOK_INTERVAL_S = 0.2  # while connections wait for room
 
 
@@ -44,8 +44,8 @@ class Buffers:
     # Frames that come
 
     def grow(self, connection: Connection, size: int) -> bool:
-        """More of a frame is there. False where the connection is not to be read on: `connection.go_on` is
-        called when it is."""
+        """Part of a frame has arrived. Returns False if the connection must pause: `connection.go_on` is
+        called when it may read on."""
         self._frames.setdefault(connection, time.monotonic())
         self._frame_bytes[connection] += size
         self._add(connection, size)
@@ -62,6 +62,8 @@ class Buffers:
             self._add(connection, -self._frame_bytes.pop(connection))
 
     def _may_read_on(self, connection: Connection) -> bool:
+        # The oldest frame may always grow, also over the budget. If all had to wait for room, none would ever
+        # be complete, and nothing would free the room: a deadlock.
         if self.total > self._most and connection is not next(iter(self._frames)):
             return False
         host = connection.host
@@ -70,11 +72,11 @@ class Buffers:
         )
 
     def _make_room(self) -> None:
-        """Give up one frame that is late, while others wait, which may be late because of it."""
+        """Drop one frame that is late while others wait: they may be late because of it."""
         self._look = None
         if not self._waiting:
             return
-        late = time.monotonic() - PATIENCE_S
+        late = time.monotonic() - FRAME_TIMEOUT_S
         found = [connection for connection, since in self._frames.items() if since < late]
         if found:
             greediest = max(found, key=lambda connection: self._by_host[connection.host])
@@ -88,7 +90,7 @@ class Buffers:
     # Answers that go
 
     def keep(self, connection: Connection, size: int) -> None:
-        """So much a peer has not taken yet; 0 where it reads again."""
+        """Set the bytes that a peer has not read yet; 0 when it has read everything."""
         more = size - self._answer_bytes[connection]
         self._answer_bytes[connection] = size
         if not size:
@@ -115,6 +117,7 @@ class Buffers:
 
     def _add(self, connection: Connection, size: int) -> None:
         self.total += size
+        assert self.total >= 0, "more was released than was kept"
         self._by_host[connection.host] += size
         if not self._by_host[connection.host]:
             del self._by_host[connection.host]

@@ -129,7 +129,7 @@ class RemotingClient:
             raise ConnectionLostError(f"no connection to {address}: the client is closed")
         peer = self._peers.get(address) or self._add_peer(address)
         if peer.connecting is None or peer.connecting.done():
-            peer.let_go()
+            peer.release()
             peer.check_pause()
             peer.connecting = asyncio.get_running_loop().create_task(self._connect(peer))
         # A caller that is cancelled or runs out of time leaves the connection to those who come after it.
@@ -185,7 +185,7 @@ class RemotingClient:
             return  # it was never anybody's
         self._connections.remove(connection)
         if peer.connection is connection:  # and was not dropped
-            peer.let_go()
+            peer.release()
         if self._on_close is not None:
             self._on_close(peer.address)
 
@@ -207,8 +207,8 @@ class _Peer:
         """Whether there is nothing to lose but the pause."""
         return self.connection is None and (self.connecting is None or self.connecting.done())
 
-    def let_go(self) -> None:
-        """Forget a connection that is of no use any more."""
+    def release(self) -> None:
+        """Forget a connection that is not used any more."""
         if self.connection is not None and self.connection.is_silent:
             self.failed()
         elif self.connection is not None:
@@ -261,6 +261,6 @@ def _prepare(transport: asyncio.Transport) -> None:
 
 
 def _check_unsent(connection: Connection, address: str) -> None:
-    """KourouError where a peer has not taken what it was sent: nothing may pile up for it without end."""
+    """Raises KourouError if a peer has not taken what it was sent: nothing may pile up for it without end."""
     if connection.unsent_request_bytes > MAX_UNSENT_BYTES:
         raise KourouError(f"{address} does not read: {connection.unsent_request_bytes} bytes wait for it")

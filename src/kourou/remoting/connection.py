@@ -119,7 +119,8 @@ class Connection(asyncio.Protocol):
         self._request_bytes = 0  # of the requests among it
         self._layouts = new_layouts()
         self._calls: dict[int, _Call] = {}
-        self._expiry: asyncio.TimerHandle | None = None  # of the call whose time is up first
+        self._expiry: asyncio.Handle | None = None  # of the call whose time is up first
+        self._expires_at = 0.0  # when it is; uvloop's handle of a time that has come does not know
         self.peer = self.host = ""  # ip:port, ip
         self.peer_host = b""  # the same, as records have it
         self.peer_flag = 0  # what the system flag of a record says of it
@@ -299,6 +300,13 @@ class Connection(asyncio.Protocol):
         """Whether it stands."""
         return self._transport is not None and not self._transport.is_closing()
 
+    @property
+    def local_address(self) -> str:
+        """The end of it that is here, as host:port: what the peer called."""
+        assert self._transport is not None
+        host, port = self._transport.get_extra_info("sockname")[:2]
+        return f"{host}:{port}"
+
     def send(self, command: RemotingCommand | bytes | Pieces) -> None:
         """Send a request that nobody waits for, or an answer."""
         out = self._out
@@ -350,7 +358,7 @@ class Connection(asyncio.Protocol):
         future: asyncio.Future[RemotingCommand] = loop.create_future()
         deadline = loop.time() + timeout_s
         calls[request.opaque] = (future, deadline, request.code, timeout_s)
-        if self._expiry is None or deadline < self._expiry.when():
+        if self._expiry is None or deadline < self._expires_at:
             self._expire_at(deadline)
         self._send_request(request)
         try:
@@ -361,6 +369,7 @@ class Connection(asyncio.Protocol):
     def _expire_at(self, deadline: float) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
+        self._expires_at = deadline
         self._expiry = asyncio.get_running_loop().call_at(deadline, self._expire)
 
     def _expire(self) -> None:

@@ -1,9 +1,8 @@
-"""HttpEndpoint: a few paths that answer GET, for those who watch a server: Prometheus, Kubernetes, a browser.
+"""HttpEndpoint: a few paths that answer GET, for monitoring: Prometheus, Kubernetes, a browser.
 
-It lives on the server's own event loop, and whoever asks must not be in the server's way. So it knows very
-little of HTTP: one request a connection, GET alone, no body. A head has MAX_HEAD_BYTES and REQUEST_TIMEOUT_S,
-an answer ANSWER_TIMEOUT_S to be made and taken, and MAX_CONNECTIONS are served at a time: as many more are
-told so, the rest is cut.
+It runs on the event loop of the server and must not slow it down. So it supports little of HTTP: one request
+a connection, only GET, no body. A request head is limited by MAX_HEAD_BYTES and REQUEST_TIMEOUT_S, an answer
+by ANSWER_TIMEOUT_S. MAX_CONNECTIONS are served at a time; as many more get an error, the rest is closed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ MAX_HEAD_BYTES = 8192
 MAX_CONNECTIONS = 64
 REQUEST_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
-LINGER_S = 1.0  # what a peer still sends is read so long, or the answer would be lost with the connection
+LINGER_S = 1.0  # how long unread input is drained: closing earlier would lose the answer
 MAX_LINGER_BYTES = 1024 * 1024
 BACKLOG = 64
 
@@ -30,7 +29,7 @@ JSON_TYPE = "application/json"
 
 
 class HttpAnswer(NamedTuple):
-    """What is sent to who asked."""
+    """The answer to a request."""
 
     status: HTTPStatus
     body: bytes
@@ -73,7 +72,7 @@ class HttpEndpoint:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Stop listening, and cut who is still there."""
+        """Stop listening, and close all connections."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -171,7 +170,7 @@ class _Exchange(asyncio.Protocol):
             self._transport.close()
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
-        """Say no, and read on for a moment: closed with bytes unread, a socket throws its answer away."""
+        """Refuse, and drain the input for a moment: a socket closed with unread bytes loses its answer."""
         self._is_read = True
         self._head.clear()
         self._allow(LINGER_S)

@@ -1,7 +1,7 @@
 """Metrics: what servers count, and how Prometheus gets it.
 
-Counting is hot, so that it is plain additions to lists and dicts. They become Prometheus' text when somebody
-asks: what there is to tell is copied on the event loop, in small steps, and a worker makes the text of it.
+Counting is hot: it only adds to lists and dicts. They become Prometheus' text when somebody asks: the event
+loop copies the values in small steps, and a worker makes the text.
 
     counted = Totals(limit=50_000)
     counted.add(("orders", "normal"), 1)
@@ -9,8 +9,8 @@ asks: what there is to tell is copied on the event loop, in small steps, and a w
     page.add(MESSAGES_IN, counted)
     await MetricsServer(...)                 # GET /metrics
 
-A label may come from outside, so that nothing counts under more than `limit` combinations; all further ones
-are one, with the label otel_metric_overflow, as in Java.
+Labels may come from outside, so a metric has at most `limit` combinations of them. All further ones share
+the label otel_metric_overflow, as in Java.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from kourou.remoting.timing import HELD, ONEWAY, UNSENT
 Labels = tuple[str, ...]
 OVERFLOW: Labels = ()
 OVERFLOW_LABEL = {"otel_metric_overflow": "true"}
-MAX_RPC_ROWS = 2000  # request codes times response codes; whoever sends codes that do not exist fills no more
+MAX_RPC_ROWS = 2000  # request codes times response codes: unknown codes cannot fill more
 MAX_PORT = 65535
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LINES_A_SLICE = 300  # of text, which take about a millisecond
@@ -72,7 +72,7 @@ class WatchConfig:
 
     @classmethod
     def read(cls, properties: Mapping[str, str]) -> WatchConfig:
-        """The keys among others. ConfigError where a value is of no use."""
+        """The keys among others. ConfigError if a value is invalid."""
         return cls(**convert_known(cls, properties))
 
 
@@ -207,6 +207,8 @@ REFUSALS = Family(
     "Requests, connections and entries that were refused or closed because a budget was spent.",
     ("budget",),
 )
+CONNECTIONS = Family("kourou_connections", "gauge", "Connections of clients and other servers.")
+READY = Family("kourou_ready", "gauge", "1 where /ready says yes.")
 
 
 def java_bool(value: bool) -> str:
@@ -218,7 +220,7 @@ def java_bool(value: bool) -> str:
 
 
 class Page:
-    """What there is to tell at one moment, in the order it was added. `labels` are those of the server."""
+    """The metrics at one moment, in the order they were added. `labels` are those of the server."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self._labels = dict(labels)
@@ -288,7 +290,7 @@ class _Collected(NamedTuple):
 class MetricsServer:
     """The endpoint of a server: /metrics, /health, /ready.
 
-    `collect` gives what there is to tell, `missing` why the server is not ready: nothing where it is.
+    `collect` gives the metrics, `missing` the reasons why the server is not ready: none if it is.
     """
 
     def __init__(
@@ -318,7 +320,7 @@ class MetricsServer:
     async def stop(self) -> None:
         """Stop listening."""
         if self._page is not None:
-            self._page.cancel()  # before anything else has its turn: what it asks may be closed by now
+            self._page.cancel()  # first of all: what a request would ask may be closed next
             await asyncio.gather(self._page, return_exceptions=True)
         await self._endpoint.stop()
 

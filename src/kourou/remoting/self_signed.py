@@ -48,14 +48,14 @@ _making = threading.Lock()
 def load_self_signed(context: ssl.SSLContext) -> None:
     """Give a context the certificate of this process. The first call makes it, which takes some 20 ms."""
     with _making:
-        cert, key = _pair()
+        cert, key = self_signed_pair()
     with _as_file(cert) as cert_path, _as_file(key) as key_path:
         context.load_cert_chain(cert_path, key_path)  # it compares the key with the certificate
 
 
 @functools.cache
-def _pair() -> tuple[bytes, bytes]:
-    """Certificate and key in PEM."""
+def self_signed_pair() -> tuple[bytes, bytes]:
+    """The certificate of this process and its key, in PEM."""
     key = 1 + secrets.randbelow(_ORDER - 1)
     x, y = _times_base(key)
     point = _der(_BIT_STRING, b"\x00\x04", x.to_bytes(32, "big"), y.to_bytes(32, "big"))

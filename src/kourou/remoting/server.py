@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 IDLE_TIMEOUT_S = 120.0  # Java's serverChannelMaxIdleTimeSeconds
 MAX_CONNECTIONS = 65536
 BACKLOG = 1024  # Java's serverSocketBacklog
-ACCEPT_AT_ONCE = 128  # in one turn of the loop, so that connections which stand are served meanwhile
+ACCEPT_AT_ONCE = 128  # in one turn of the loop, so that open connections are served in between
 ACCEPT_PAUSE_S = 1.0  # when the process or the system has no room for another socket
 HANDSHAKE_TIMEOUT_S = 10.0
-WARNING_PAUSE_S = 10.0  # a flood of connections is no flood in the log
+WARNING_PAUSE_S = 10.0  # a flood of connections must not flood the log
 
-# Descriptors that connections leave to the files of the process: at most so many, or a quarter of all.
+# File descriptors that are reserved for files: at most so many, or a quarter of all.
 RESERVED_DESCRIPTORS = 256
 
 _OUT_OF_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -142,7 +142,7 @@ class RemotingServer:
                 return
 
     def _pause(self, listener: socket.socket, error: OSError) -> None:
-        """Let connections wait in the kernel: the socket stays readable, and each turn would fail again."""
+        """Stop accepting for a while: the socket stays readable, and each turn of the loop would fail."""
         loop = asyncio.get_running_loop()
         self._warn("connections have to wait: %s (ulimit -n)", error.strerror)
         loop.remove_reader(listener)
@@ -156,13 +156,13 @@ class RemotingServer:
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     async def _attach(self, connection: Connection, sock: socket.socket) -> None:
-        """Let a connection have its socket, in TLS if this is what the peer begins with."""
+        """Make a connection of a socket, in TLS if that is what the peer starts with."""
         loop = asyncio.get_running_loop()
         try:
             try:
                 context = await self._context_for(sock)
             except BaseException:
-                sock.close()  # as yet it is nobody else's
+                sock.close()  # nothing else owns it yet
                 raise
             await loop.connect_accepted_socket(
                 lambda: connection,
@@ -173,13 +173,13 @@ class RemotingServer:
             )
         except KourouError as error:
             self._warn("a connection is turned away: %s", error)
-        except (OSError, TimeoutError) as error:  # also TLS that does not come about
+        except (OSError, TimeoutError) as error:  # a failed TLS handshake too
             log.info("a connection was given up: %s", str(error) or "nothing was heard in time")
         finally:
             self._accepting.pop(connection, None)
 
     async def _end_accepting(self) -> None:
-        """Let no connection come that was on its way.
+        """Drop connections that are being set up.
 
         Its socket is shut down, so that whatever waits for it wakes up. A task that is cancelled instead
         leaves uvloop with a connection that is never told its end.
@@ -201,7 +201,7 @@ class RemotingServer:
             if self._tls.server_mode is TlsMode.enforcing:
                 raise _TurnedAwayError(f"{_peer_of(sock)} does not speak TLS, and tls.server.mode=enforcing")
             return None
-        async with self._making_certificate:  # whoever comes meanwhile waits for the same one
+        async with self._making_certificate:  # connections that come meanwhile wait for the same certificate
             if self._certificates is None:
                 self._certificates = await asyncio.to_thread(_renewed, self._tls)
                 log.info("the first connection in TLS: a certificate was made, %s", _ENCRYPTS_ONLY)

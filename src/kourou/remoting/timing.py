@@ -1,7 +1,7 @@
-"""How long requests take: the log of slow ones, and what is told to the metrics.
+"""How long requests take: the log of slow ones, and what the metrics get.
 
-A server whose requests are timed makes TimedConnections in place of Connections; one without has nothing of
-this in its way. A request that is answered later keeps the time it came at (`RemotingCommand.began`).
+A server whose requests are timed uses TimedConnection instead of Connection; others pay nothing. A request
+that is answered later keeps the time it came at (`RemotingCommand.began`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kourou.remoting.protocol.command import ONEWAY_FLAG, RemotingCommand
 
 log = logging.getLogger(__name__)
 
-SLOW_LINES = 10  # at most, in each SLOW_SPAN_S: a bad day must not fill the disk
+SLOW_LINES = 10  # per SLOW_SPAN_S: a slow day must not fill the disk with logs
 SLOW_SPAN_S = 10.0
 _TOPICS = ("topic", "b", "originTopic")  # names of a field, of which a request has one
 _GROUPS = ("consumerGroup", "producerGroup", "group", "a")
@@ -49,7 +49,7 @@ class RequestWatch:
         self._unlogged = 0  # since the last line
 
     def slow(self, connection: Connection, request: RemotingCommand, elapsed_s: float) -> None:
-        """Log a request that took too long, unless there were too many of late."""
+        """Log a slow request, unless too many were logged recently."""
         self.slow_requests += 1
         now = time.monotonic()
         if now >= self._span_ends:

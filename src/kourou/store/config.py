@@ -210,6 +210,11 @@ class MessageStoreConfig:
         """Whether senders wait for the disk."""
         return self.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
+    @property
+    def sync_copies(self) -> bool:
+        """Whether senders wait for the disk or for slaves."""
+        return self.sync_flush or self.broker_role is BrokerRole.SYNC_MASTER
+
 
 def parse_delay_levels(text: str) -> list[int]:
     """The delays of `messageDelayLevel` in milliseconds; the first is level 1."""

@@ -35,7 +35,6 @@ from kourou.message.topics import SCHEDULE_TOPIC
 from kourou.store.config import BrokerRole, MessageStoreConfig, parse_delay_levels
 from kourou.store.index.index_file import KEY_WIDTH, IndexService, KeyList
 from kourou.store.log.commit_log import END_FILE_MIN_BLANK, CommitLog
-from kourou.store.queue.consume_queue import ConsumeQueue
 
 if TYPE_CHECKING:
     from kourou.store.checkpoint import StoreCheckpoint
@@ -264,7 +263,9 @@ class Dispatcher:
         self.at_once = not (config.sync_flush or config.transient_store_pool_enable)
         self.dispatched_offset = 0  # everything before it has its queue entry and its keys
         self.on_arrive: OnArrive | None = None
-        self.awaited: Sized = ()  # empty: nobody waits, and `on_arrive` need not be called
+        # Both empty: nobody waits, by a pull or by a pop, and `on_arrive` need not be called
+        self.awaited: Sized = ()
+        self.awaited_by_pops: Sized = ()
         self.on_arrive_many: Callable[[], None] | None = None  # messages of any queue, which ones is not said
 
     @property
@@ -325,7 +326,7 @@ class Dispatcher:
         self.dispatched_offset = offset + request.size
         if self._indexes and (is_visible or request.in_index):
             self._index.add_message(request.topic, request.properties, offset, request.store_timestamp)
-        if self.awaited and is_visible and self.on_arrive is not None:
+        if (self.awaited or self.awaited_by_pops) and is_visible and self.on_arrive is not None:
             self._tell(request)
 
     def _tell(self, request: DispatchRequest) -> None:
@@ -335,16 +336,15 @@ class Dispatcher:
             request.tags_code, request.store_timestamp, request.properties,
         )  # fmt: skip
         if names.INNER_MULTI_QUEUE_OFFSET in request.properties:
-            for name, queue_id, offset in self._queues.light_entries(request):
+            for queue, offset in self._queues.light_entries(request):
                 self.on_arrive(
-                    name, queue_id, offset + 1, request.tags_code, request.store_timestamp,
+                    queue.topic, queue.queue_id, offset + 1, request.tags_code, request.store_timestamp,
                     request.properties,
                 )  # fmt: skip
 
     def dispatch_block(self, block: DispatchBlock) -> None:
         """Give the records of a block their queue entries and keys, and tell who waits for one. Hot."""
-        queue = self._queues.get_if_usable(block.topic, block.queue_id)
-        if not isinstance(queue, ConsumeQueue) or queue.ext is not None or not queue.put_block(block):
+        if not self._queues.dispatch_block(block):
             self._dispatch_one_by_one(block)
         self.dispatched_offset = block.physical_offset + block.size
         checkpoint = self.checkpoint
@@ -352,7 +352,7 @@ class Dispatcher:
         checkpoint.dispatched_physical_offset = block.offsets[-1]
         if self._indexes:
             self._index.add_flat(block.keys)
-        if self.awaited and self.on_arrive is not None:
+        if (self.awaited or self.awaited_by_pops) and self.on_arrive is not None:
             following = block.queue_offset + len(block.offsets)
             for code in dict.fromkeys(block.codes):
                 self.on_arrive(block.topic, block.queue_id, following, code, block.store_timestamp, None)

@@ -187,6 +187,7 @@ class MessageStore:
         interval = 10 if config.sync_flush else config.flush_interval_commit_log
         flush = ServiceThread("kourou-flush", self.flusher.run_once, interval)
         self.flusher.wake = flush.wake
+        toucher = PageToucher(self.commit_log.files, sync_flush=config.sync_flush)
         self._services = [
             flush,
             ServiceThread(
@@ -194,7 +195,7 @@ class MessageStore:
             ),
             ServiceThread("kourou-clean", self.retention.run_once, config.clean_resource_interval),
             ServiceThread("kourou-stats", self.stats.sample, SAMPLE_INTERVAL_MS),
-            ServiceThread("kourou-touch", PageToucher(self.commit_log.files).run_once, TOUCH_INTERVAL_MS),
+            ServiceThread("kourou-touch", toucher.run_once, TOUCH_INTERVAL_MS),
         ]
         if self.index_catch_up.is_behind:
             catch_up = ServiceThread("kourou-index", self.index_catch_up.run_once, PAUSE_MS)
@@ -312,12 +313,7 @@ class MessageStore:
     def when_stored(self, result: PutMessageResult, message: InnerMessage, callback: PutCallback) -> None:
         """Call back when the sender may be told: at once, or with SYNC_FLUSH when the disk has it, and of a
         SYNC_MASTER when slaves have it."""
-        waits_for_slaves = self.config.broker_role is BrokerRole.SYNC_MASTER
-        if (
-            result.status is not PUT_OK
-            or not (self.config.sync_flush or waits_for_slaves)
-            or not message.wait_store_msg_ok
-        ):
+        if result.status is not PUT_OK or not self.config.sync_copies or not message.wait_store_msg_ok:
             callback(result.status)
             return
 

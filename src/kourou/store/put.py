@@ -18,6 +18,7 @@ from kourou.errors import BadMessageError, CorruptRecordError, DiskFullError, Ko
 from kourou.message import properties as names
 from kourou.message import sysflag
 from kourou.message.batch import iter_batch
+from kourou.message.batch_records import TooLongError, add_keys, encode_records
 from kourou.message.checksum import crc32
 from kourou.message.codec import (
     HEADER_SIZES,
@@ -28,7 +29,7 @@ from kourou.message.codec import (
     property_crc,
     topic_field,
 )
-from kourou.message.properties import decode_properties, encode_properties, read_keys, tags_code
+from kourou.message.properties import decode_properties, encode_properties, tags_code
 from kourou.message.topics import DELETION_TOPIC, SCHEDULE_TOPIC
 from kourou.store.config import MessageStoreConfig
 from kourou.store.dispatch import DispatchBlock, Dispatcher, DispatchRequest
@@ -52,6 +53,10 @@ MAX_UNFLUSHED_SHARE = 0.15
 _BUSY = "the disk is behind: too much is not flushed yet"
 _TOO_FEW = "fewer replicas than minInSyncReplicas are in sync"
 
+# A message with one of these goes to light queues too, or is a batch.
+_INNER = frozenset(
+    (names.INNER_NUM, names.INNER_BASE, names.INNER_MULTI_DISPATCH, names.INNER_MULTI_QUEUE_OFFSET)
+)
 _PREPARED, _INNER_BATCH = sysflag.TRANSACTION_PREPARED, sysflag.INNER_BATCH
 _MAX_INNER = 0x7FFF  # messages of an inner batch: its queue entry has two bytes for them
 
@@ -61,15 +66,15 @@ LOCAL_HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x00"  # 127.0.0.1:0
 class InnerMessage(Struct, eq=False, gc=False):
     """What `MessageStore.put_message` takes. Hot: one is made for each message.
 
-    Its properties are there in both forms; `of` makes one from the other. Hosts are packed (message.host),
-    and the system flag says of which family they are (`with_host_flags`). For `put_messages`, `body` is a
-    batch body.
+    Whoever changes `properties` sets `properties_raw`, the same as a string, to None: it is made from them
+    when the record is. Hosts are packed (message.host), and the system flag says of which family they are
+    (`with_host_flags`). For `put_messages`, `body` is a batch body.
     """
 
     topic: str
     queue_id: int
     body: bytes | memoryview
-    properties_raw: str
+    properties_raw: str | None
     properties: dict[str, str]
     sys_flag: int = 0
     born_timestamp: int = 0
@@ -104,16 +109,9 @@ class InnerMessage(Struct, eq=False, gc=False):
         )  # fmt: skip
 
     def set_property(self, name: str, value: str) -> None:
-        """Set a property, in both forms."""
-        properties = self.properties
-        if name in properties:
-            properties[name] = value
-            self.properties_raw = encode_properties(properties)
-        else:
-            properties[name] = value
-            raw = self.properties_raw
-            separator = "" if not raw or raw.endswith(names.PROPERTY_SEPARATOR) else names.PROPERTY_SEPARATOR
-            self.properties_raw = f"{raw}{separator}{name}\x01{value}\x02"
+        """Set a property."""
+        self.properties[name] = value
+        self.properties_raw = None
 
     @property
     def wait_store_msg_ok(self) -> bool:
@@ -129,18 +127,6 @@ def with_host_flags(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
     if len(store_host) == 20:
         sys_flag |= sysflag.STORE_HOST_V6
     return sys_flag
-
-
-def _check_in_batch(properties: dict[str, str]) -> None:
-    """BadMessageError for what no message of a batch may say."""
-    if names.INNER_NUM in properties:
-        raise BadMessageError(f"{names.INNER_NUM} is for inner batches only")
-    if names.INNER_MULTI_QUEUE_OFFSET in properties:  # the store gives it, to single messages
-        raise BadMessageError("a message of a batch goes to no light queue")
-
-
-class _TooLongError(BadMessageError):
-    """Properties that no record has room for."""
 
 
 # A message that waited in the log: where it goes, the fields before its body, its body and its properties
@@ -220,13 +206,15 @@ class MessagePutter:
                 topic, queue = self._first_use(topic_name, queue_id)
             except BadMessageError as unusable:
                 return self._refuse(PutMessageStatus.MESSAGE_ILLEGAL, str(unusable))
-        properties = message.properties
-        is_special = topic.is_special or "INNER_" in message.properties_raw or bool(sys_flag & _INNER_BATCH)
+        properties, text = message.properties, message.properties_raw
+        is_special = topic.is_special or not _INNER.isdisjoint(properties) or bool(sys_flag & _INNER_BATCH)
         if is_special:
             refused = self._prepare_special(message, queue)
             if refused is not None:
                 return refused
-        text = message.properties_raw
+            text = message.properties_raw
+        if text is None:
+            text = encode_properties(properties)
         raw = self._with_crc_room(text) if self._crc_room else text.encode()
         body = message.body
         body_length, raw_length, kind = len(body), len(raw), sys_flag >> 4 & 3
@@ -329,7 +317,7 @@ class MessagePutter:
             if isinstance(queue, BatchConsumeQueue):
                 raise BadMessageError(f"{batch.topic} is a BatchCQ topic: it takes inner batches only")
             return self._append_blocks(lambda offset: [self._encode_batch(batch, topic, queue, offset)])
-        except _TooLongError as error:
+        except TooLongError as error:
             return self._refuse(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, str(error))
         except (BadMessageError, CorruptRecordError) as error:
             return self._refuse(illegal, str(error))
@@ -430,7 +418,7 @@ class MessagePutter:
             raw = self._with_crc_room(text) if self._crc_room else text.encode()
             kind = sys_flag >> 4 & 3
             size = HEADER_SIZES[kind] + overhead + body_length + len(raw)
-            codes.append(self._add_keys(block, topic, text, offset, timestamp))
+            codes.append(add_keys(block.keys, topic.key_prefixes, text, offset, timestamp))
             head = HEADERS[kind].pack(
                 size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born_timestamp, born_host,
                 timestamp, store_host, reconsume_times, 0, body_length,
@@ -449,60 +437,24 @@ class MessagePutter:
         self, batch: InnerMessage, topic: TopicForm, queue: ConsumeQueue, offset: int
     ) -> _Encoded:
         """The records of a batch that begins at a place of the log, and what is to be dispatched of them."""
-        sys_flag, queue_id, kind = batch.sys_flag, batch.queue_id, batch.sys_flag >> 4 & 3
-        pack, overhead = HEADERS[kind].pack, HEADER_SIZES[kind] + topic.overhead
-        born_timestamp, born_host, store_host = batch.born_timestamp, batch.born_host, batch.store_host
-        reconsume_times, magic, field = batch.reconsume_times, topic.magic, topic.field
-        crc_room, with_properties = bytes(self._crc_room), queue.ext is not None
-        timestamp = self.clock.now_ms()
-        queue_offset = queue.next_offset
-        block = DispatchBlock(batch.topic, queue_id, offset, timestamp, queue_offset)
-        offsets, sizes, codes = block.offsets, block.sizes, block.codes
-        pieces: list[bytes | memoryview] = []
-        add_offset, add_size, add_code = offsets.append, sizes.append, codes.append
-        for flag, body, raw_view in iter_batch(batch.body):
-            raw = bytes(raw_view)
-            text = raw.decode("utf-8", "replace")
-            if "INNER_" in text:
-                _check_in_batch(decode_properties(text))
-            if crc_room:
-                raw += (b"\x02" if raw and raw[-1] != 2 else b"") + crc_room
-            raw_length, body_length = len(raw), len(body)
-            if raw_length > MAX_PROPERTIES:
-                raise _TooLongError(f"properties of {raw_length} bytes")
-            size = overhead + body_length + raw_length
-            add_code(self._add_keys(block, topic, text, offset, timestamp))
-            head = pack(
-                size, magic, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, offset, sys_flag,
-                born_timestamp, born_host, timestamp, store_host, reconsume_times, 0, body_length,
-            )  # fmt: skip
-            pieces += head, body, field, raw_length.to_bytes(2, "big"), raw
-            if with_properties:
-                block.properties.append(decode_properties(text))
-            add_offset(offset)
-            add_size(size)
-            offset += size
-            queue_offset += 1
-        if not offsets:
+        timestamp, queue_offset = self.clock.now_ms(), queue.next_offset
+        header = HEADERS[batch.sys_flag >> 4 & 3].pack(
+            0, topic.magic, 0, batch.queue_id, 0, 0, 0, batch.sys_flag, batch.born_timestamp, batch.born_host,
+            timestamp, batch.store_host, batch.reconsume_times, 0, 0,
+        )  # fmt: skip
+        body = memoryview(batch.body)
+        block = DispatchBlock(batch.topic, batch.queue_id, offset, timestamp, queue_offset)
+        encoded, block.offsets, block.sizes, block.codes, block.keys = encode_records(
+            body, header, topic.field, self._crc_room, offset, queue_offset, timestamp, topic.key_prefixes
+        )
+        if not encoded:
             raise BadMessageError("the batch is empty")
-        block.size = offset - block.physical_offset
-        return block, pieces
-
-    @staticmethod
-    def _add_keys(block: DispatchBlock, topic: TopicForm, text: str, offset: int, timestamp: int) -> int:
-        """Add the keys of a record to those of its block; the code of its tags. Hot."""
-        keys, (prefix, tag_prefix) = block.keys, topic.key_prefixes
-        unique_id, own_keys, tags = read_keys(text)
-        if unique_id is not None:
-            keys += prefix, unique_id, offset, timestamp
-        if own_keys is not None:
-            for key in own_keys.split(" "):
-                if key:
-                    keys += prefix, key, offset, timestamp
-        if tags is None:
-            return 0
-        keys += tag_prefix, tags, offset, timestamp
-        return tags_code(tags)
+        block.size = len(encoded)
+        if queue.ext is not None:
+            block.properties = [
+                decode_properties(str(raw, "utf-8", "replace")) for _, _, raw in iter_batch(body)
+            ]
+        return block, [encoded]
 
     def _refusal_of(self, message: InnerMessage) -> PutMessageResult | None:
         """Why a message is not taken now; None if it is."""
@@ -562,31 +514,42 @@ class MessagePutter:
                     f"{names.INNER_NUM}={number[:20]}: it takes 1 to {_MAX_INNER}",
                 )
         if names.INNER_MULTI_DISPATCH in message.properties and self._gives_lmq(message.topic):
-            light = message.properties[names.INNER_MULTI_DISPATCH].split(LMQ_SEPARATOR)
-            new = sum(is_lmq(name) and self.queues.get(name, 0) is None for name in light)
-            if new and self.queues.lmq_count + new > self.config.max_lmq_consume_queue_num:
-                return self._refuse(
-                    PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
-                    f"more than maxLmqConsumeQueueNum={self.config.max_lmq_consume_queue_num} light queues",
-                )
-            try:
-                offsets = [
-                    str(self.queues.get_or_create(name, 0).next_offset) if is_lmq(name) else ""
-                    for name in light
-                ]
-            except BadMessageError as unusable:
-                return self._refuse(PutMessageStatus.MESSAGE_ILLEGAL, str(unusable))
+            light = message.properties[names.INNER_MULTI_DISPATCH]
+            if not self.queues.knows_light_queues(light):
+                refused = self._refusal_of_light_queues(light)
+                if refused is not None:
+                    return refused
+            offsets = [
+                "" if queue is None else str(queue.next_offset) for queue in self.queues.light_queues(light)
+            ]
             message.set_property(names.INNER_MULTI_QUEUE_OFFSET, LMQ_SEPARATOR.join(offsets))
+        return None
+
+    def _refusal_of_light_queues(self, text: str) -> PutMessageResult | None:
+        """Why a message cannot go to the light queues that it names; None if it can."""
+        light = {name for name in text.split(LMQ_SEPARATOR) if is_lmq(name)}
+        new = sum(self.queues.get(name, 0) is None for name in light)
+        most = self.config.max_lmq_consume_queue_num
+        if new and self.queues.lmq_count + new > most:
+            return self._refuse(
+                PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
+                f"more than maxLmqConsumeQueueNum={most} light queues",
+            )
+        try:
+            for name in light:
+                self.queues.get_or_create(name, 0)
+        except BadMessageError as unusable:
+            return self._refuse(PutMessageStatus.MESSAGE_ILLEGAL, str(unusable))
         return None
 
     def _gives_lmq(self, topic: str) -> bool:
         return self._lmq and allows_lmq(topic)
 
     def _advance_lmq(self, topic: str, properties: dict[str, str]) -> None:
-        if self._gives_lmq(topic):
-            for name in set(properties.get(names.INNER_MULTI_DISPATCH, "").split(LMQ_SEPARATOR)):
-                if is_lmq(name):
-                    self.queues.get_or_create(name, 0).next_offset += 1
+        if names.INNER_MULTI_DISPATCH in properties and self._gives_lmq(topic):
+            for queue in set(self.queues.light_queues(properties[names.INNER_MULTI_DISPATCH])):
+                if queue is not None:
+                    queue.next_offset += 1
 
     def _deliver_time(self, properties: dict[str, str], timestamp: int, code: int) -> int:
         """As `check_record` reads it from the log: a level that is no number would end the log there."""

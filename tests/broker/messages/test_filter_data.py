@@ -10,15 +10,9 @@ from kourou.broker.messages.bloom import BloomFilter
 from kourou.broker.messages.filter_data import DEAD_BEFORE_LOAD_MS, FILE_NAME, ConsumerFilters, FilterData
 from kourou.broker.state.state_file import StateDamagedError, StateFile
 from kourou.remoting.protocol.subscription import SQL92, SubscriptionData
-from kourou.store.dispatch import DispatchRequest
 from support.stores.store import START_MS, ManualClock
 
 DAY_MS = 24 * 3_600_000
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 def make(clock: ManualClock, expected: int = 32) -> ConsumerFilters:
@@ -136,13 +130,13 @@ def test_a_bit_map_has_the_bits_of_the_groups_that_want_the_message(filters):
     five, seven = find(filters, "t", "five").bloom, find(filters, "t", "seven").bloom
 
     def bitmap(**properties: str) -> bytes:
-        found: bytes = filters.bitmap_of(DispatchRequest("t", 0, 0, 100, 0, START_MS, 0, 0, properties))
+        found: bytes = filters.bitmap_of("t", properties, START_MS)
         return found
 
     assert (five.is_hit(bitmap(a="6")), seven.is_hit(bitmap(a="6"))) == (True, False)
     assert bitmap(a="8") == filters.bloom.bitmap(five.mask | seven.mask)
     assert bitmap() == bitmap(a="x") == bytes(14)
-    assert filters.bitmap_of(DispatchRequest("u", 0, 0, 100, 0, START_MS, 0, 0, {})) is None
+    assert filters.bitmap_of("u", {}, START_MS) == b""
 
 
 def test_the_file_is_javas(filters):
@@ -180,8 +174,7 @@ def test_after_a_restart_all_consumers_are_gone_and_messages_are_still_mapped(fi
 
     data = find(again)
     assert data.dead_time_ms == clock.now_ms() - DEAD_BEFORE_LOAD_MS
-    request = DispatchRequest("t", 0, 0, 100, 0, clock.now_ms(), 0, 0, {"a": "6"})
-    assert again.bitmap_of(request) == again.bloom.bitmap(data.bloom.mask)
+    assert again.bitmap_of("t", {"a": "6"}, clock.now_ms()) == again.bloom.bitmap(data.bloom.mask)
     assert again.register("g", sql(version=8))
     assert not find(again).is_dead
     assert find(again).born_time_ms == START_MS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,11 +37,6 @@ def made_of(*arguments: Any) -> AnyFilter:
     made = filter_of(*arguments)
     assert made is not None
     return made
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture
@@ -175,8 +169,8 @@ def test_what_comes_back_is_filtered_as_its_first_topic(filters):
 @pytest.mark.parametrize("set_by_ms", [-HOUR_MS, 24 * 365 * HOUR_MS, -24 * 365 * HOUR_MS])
 @pytest.mark.parametrize("put_right", [False, True], ids=["as it is", "put right again"])
 def test_a_bit_map_that_is_older_than_a_filter_hides_nothing_whichever_way_the_clock_is_set(
-    tmp_path: Path, set_by_ms: int, put_right: bool
-) -> None:
+    tmp_path, set_by_ms, put_right
+):
     """What was stored before a group came has no bit for it, whatever the clock said then."""
     clock = ManualClock()
     config = {

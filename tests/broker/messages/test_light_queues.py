@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
@@ -13,7 +10,6 @@ from support.sites.broker import (
     SUBSCRIPTION,
     SUSPEND,
     Peer,
-    Site,
     messages_in,
     pull_request,
     running,
@@ -21,26 +17,14 @@ from support.sites.broker import (
     until,
 )
 
-LONG_MS = 600_000  # longer than any test
-GROUP = "%LMQ%g"
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    config = {
-        "enableLmq": "true",
-        "enableMultiDispatch": "true",
-        "autoCreateSubscriptionGroup": "false",
+pytestmark = pytest.mark.configured(
+    {
+        "enableLmq": "true", "enableMultiDispatch": "true", "autoCreateSubscriptionGroup": "false",
         "autoCreateTopicEnable": "false",
     }
-    with running(tmp_path, config) as made:
-        made.make_topic("t")
-        yield made
-
-
-@pytest.fixture
-def peer(site: Site) -> Peer:
-    return site.connect()
+)  # fmt: skip
+LONG_MS = 600_000  # longer than any test
+GROUP = "%LMQ%g"
 
 
 def send(peer: Peer, name: str, light: str) -> None:

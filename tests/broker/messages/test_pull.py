@@ -7,7 +7,6 @@ import json
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,19 +45,6 @@ RETRY = ResponseCode.PULL_RETRY_IMMEDIATELY
 MOVED = ResponseCode.PULL_OFFSET_MOVED
 HOLD = SUBSCRIPTION | SUSPEND
 LONG_MS = 600_000  # longer than any test
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """With a topic `t` of four queues."""
-    with running(tmp_path) as made:
-        made.make_topic("t")
-        yield made
-
-
-@pytest.fixture
-def peer(site: Site) -> Peer:
-    return site.connect()
 
 
 def fill(peer: Peer, count: int = 1, *, tag: str = "", queue_id: int = 0, body: bytes = b"body") -> None:
@@ -118,27 +104,25 @@ def test_answers_say_why_nothing_was_found(site, peer):
     assert not other.body
 
 
-def test_messages_whose_file_is_gone_are_passed(tmp_path):
+@pytest.mark.configured({"mappedFileSizeCommitLog": "65536"})
+def test_messages_whose_file_is_gone_are_passed(site, peer):
     """Given a log whose first file was deleted before its queue entries were, then pulls go on behind it."""
-    with running(tmp_path, {"mappedFileSizeCommitLog": "65536"}) as site:
-        site.make_topic("t")
-        peer = site.connect()
-        fill(peer, 6, body=bytes(30_000))
-        files = site.broker.store.commit_log.files
-        first = files.files[0]
+    fill(peer, 6, body=bytes(30_000))
+    files = site.broker.store.commit_log.files
+    first = files.files[0]
 
-        def forget_first() -> None:
-            files.files = files.files[1:]
+    def forget_first() -> None:
+        files.files = files.files[1:]
 
-        site.do(forget_first)
-        try:
-            answer = peer.call(pull_request())
-            assert (answer.code, answer.remark) == (0, "FOUND")
-            assert [item.queue_offset for item in messages_in(answer)] == [2, 3, 4, 5]
-            only = peer.call(pull_request(subscription="X"))
-            assert outcome(only)[:3] == (RETRY, "NO_MATCHED_MESSAGE", "6")
-        finally:
-            site.do(lambda: setattr(files, "files", (first, *files.files)))
+    site.do(forget_first)
+    try:
+        answer = peer.call(pull_request())
+        assert (answer.code, answer.remark) == (0, "FOUND")
+        assert [item.queue_offset for item in messages_in(answer)] == [2, 3, 4, 5]
+        only = peer.call(pull_request(subscription="X"))
+        assert outcome(only)[:3] == (RETRY, "NO_MATCHED_MESSAGE", "6")
+    finally:
+        site.do(lambda: setattr(files, "files", (first, *files.files)))
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "1", "33", "2147483647", "+3"])
@@ -165,14 +149,12 @@ def test_a_number_that_java_does_not_read_is_named(site, peer, field, value, ser
     assert f"<{field}> is {value!r}" in (answer.remark or "")
 
 
-def test_a_pull_is_bounded_by_bytes(tmp_path):
-    with running(tmp_path, {"maxTransferBytesOnMessageInMemory": "5000"}) as site:
-        site.make_topic("t")
-        peer = site.connect()
-        fill(peer, 6, body=bytes(2000))
-        assert len(messages_in(peer.ask(pull_request()))) == 2
-        fill(peer, 1, queue_id=1, body=bytes(9000))
-        assert len(messages_in(peer.ask(pull_request(queue_id=1)))) == 1  # the first comes, whatever its size
+@pytest.mark.configured({"maxTransferBytesOnMessageInMemory": "5000"})
+def test_a_pull_is_bounded_by_bytes(site, peer):
+    fill(peer, 6, body=bytes(2000))
+    assert len(messages_in(peer.ask(pull_request()))) == 2
+    fill(peer, 1, queue_id=1, body=bytes(9000))
+    assert len(messages_in(peer.ask(pull_request(queue_id=1)))) == 1  # the first comes, whatever its size
 
 
 # Who may pull
@@ -203,28 +185,24 @@ def test_what_forbids_a_pull_is_named(site, peer):
     assert forbidden(peer.call(pull_request())) == (no, "1")
 
 
-def test_topics_groups_and_queues_that_are_not_there(tmp_path):
-    with running(tmp_path, {"autoCreateSubscriptionGroup": "false"}) as site:
-        site.make_topic("t")
-        peer = site.connect()
-        assert peer.call(pull_request()).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-        make_group(site)
-        assert peer.call(pull_request("nothing")).code == ResponseCode.TOPIC_NOT_EXIST
-        for queue_id in (-1, 4, 2**31 - 1):
-            answer = peer.call(pull_request(queue_id=queue_id))
-            assert answer.code == ResponseCode.INVALID_PARAMETER
-            assert f"queueId[{queue_id}] is illegal" in (answer.remark or "")
+@pytest.mark.configured({"autoCreateSubscriptionGroup": "false"})
+def test_topics_groups_and_queues_that_are_not_there(site, peer):
+    assert peer.call(pull_request()).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    make_group(site)
+    assert peer.call(pull_request("nothing")).code == ResponseCode.TOPIC_NOT_EXIST
+    for queue_id in (-1, 4, 2**31 - 1):
+        answer = peer.call(pull_request(queue_id=queue_id))
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert f"queueId[{queue_id}] is illegal" in (answer.remark or "")
 
 
-def test_lite_pulls_may_be_off(tmp_path):
-    with running(tmp_path, {"litePullMessageEnable": "false"}) as site:
-        site.make_topic("t")
-        peer = site.connect()
-        fill(peer)
-        for _ in range(2):
-            lite = peer.call(pull_request(code=RequestCode.LITE_PULL_MESSAGE))
-            assert forbidden(lite) == (ResponseCode.NO_PERMISSION, "1")
-            peer.ask(pull_request())
+@pytest.mark.configured({"litePullMessageEnable": "false"})
+def test_lite_pulls_may_be_off(site, peer):
+    fill(peer)
+    for _ in range(2):
+        lite = peer.call(pull_request(code=RequestCode.LITE_PULL_MESSAGE))
+        assert forbidden(lite) == (ResponseCode.NO_PERMISSION, "1")
+        peer.ask(pull_request())
 
 
 def test_changes_of_topics_groups_and_configuration_count_at_once(site, peer):
@@ -512,7 +490,7 @@ def test_no_pull_waits_longer_than_ten_minutes(site, peer):
     ((deadline, now),) = site.do(
         lambda: [(item.deadline, site.broker.puller._loop.time()) for item in site.broker.puller._deadlines]
     )
-    assert deadline - now <= MAX_HOLD_MS / 1000
+    assert deadline <= now + MAX_HOLD_MS / 1000
 
 
 def test_a_pull_that_is_moved_or_filtered_is_not_held(site, peer):
@@ -521,25 +499,22 @@ def test_a_pull_that_is_moved_or_filtered_is_not_held(site, peer):
     assert peer.call(pull_request(flag=HOLD, suspend_ms=LONG_MS, subscription="B")).code == RETRY
 
 
-def test_short_polling_ends_soon(tmp_path):
+@pytest.mark.configured({"longPollingEnable": "false", "shortPollingTimeMills": "20"})
+def test_short_polling_ends_soon(site, peer):
     """Given longPollingEnable=false, then pulls wait for shortPollingTimeMills, whatever they ask for."""
-    with running(tmp_path, {"longPollingEnable": "false", "shortPollingTimeMills": "20"}) as site:
-        site.make_topic("t")
-        peer = site.connect()
-        assert peer.call(pull_request(flag=HOLD, suspend_ms=LONG_MS)).code == NOT_FOUND
-        assert_none_held(site)
+    assert peer.call(pull_request(flag=HOLD, suspend_ms=LONG_MS)).code == NOT_FOUND
+    assert_none_held(site)
 
 
-def test_more_than_the_capacity_is_not_held(tmp_path):
-    with running(tmp_path, {"pullThreadPoolQueueCapacity": "3"}) as site:
-        site.make_topic("t")
-        peer, other = site.connect(), site.connect()
-        waiting = [hold(peer) for _ in range(3)]
-        held(site, 3)
-        assert other.call(pull_request(flag=HOLD, suspend_ms=LONG_MS)).code == NOT_FOUND
-        fill(other)
-        assert {peer.receive().opaque for _ in waiting} == {request.opaque for request in waiting}
-        assert_none_held(site)
+@pytest.mark.configured({"pullThreadPoolQueueCapacity": "3"})
+def test_more_than_the_capacity_is_not_held(site):
+    peer, other = site.connect(), site.connect()
+    waiting = [hold(peer) for _ in range(3)]
+    held(site, 3)
+    assert other.call(pull_request(flag=HOLD, suspend_ms=LONG_MS)).code == NOT_FOUND
+    fill(other)
+    assert {peer.receive().opaque for _ in waiting} == {request.opaque for request in waiting}
+    assert_none_held(site)
 
 
 def test_pulls_of_a_lost_connection_are_forgotten(site):
@@ -625,17 +600,15 @@ def test_large_answers_arrive_whole(site, peer, form, body_size):
         offset += len(found)
 
 
-def test_records_of_several_files_come_in_one_answer(tmp_path):
-    with running(tmp_path, {"mappedFileSizeCommitLog": "65536"}) as site:
-        site.make_topic("t")
-        peer = site.connect()
-        for number in range(30):
-            fill(peer, body=bytes([number]) * 7000, tag="A" if number % 2 else "B")
-        found = messages_in(peer.ask(pull_request()))
-        assert len({item.physical_offset // 65536 for item in found}) > 2
-        assert found == site.stored()[: len(found)]
-        only = messages_in(peer.ask(pull_request(subscription="A")))
-        assert [item.queue_offset for item in only] == list(range(1, 30, 2))
+@pytest.mark.configured({"mappedFileSizeCommitLog": "65536"})
+def test_records_of_several_files_come_in_one_answer(site, peer):
+    for number in range(30):
+        fill(peer, body=bytes([number]) * 7000, tag="A" if number % 2 else "B")
+    found = messages_in(peer.ask(pull_request()))
+    assert len({item.physical_offset // 65536 for item in found}) > 2
+    assert found == site.stored()[: len(found)]
+    only = messages_in(peer.ask(pull_request(subscription="A")))
+    assert [item.queue_offset for item in only] == list(range(1, 30, 2))
 
 
 def test_a_peer_that_reads_slowly_gets_every_byte(site):

@@ -7,7 +7,6 @@ import json
 import socket
 import struct
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +41,6 @@ MAX_LONG = (1 << 63) - 1
 SEND_V2, SEND_BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 ADDED = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
 RECORD_OFFSET = slice(-16, None)  # of an offset message id
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """With a topic `t` of four queues."""
-    with running(tmp_path) as made:
-        made.make_topic("t")
-        yield made
-
-
-@pytest.fixture
-def peer(site: Site) -> Peer:
-    return site.connect()
 
 
 def last_of(site: Site, topic: str = "t", queue_id: int = 0) -> StoredMessage:
@@ -359,15 +345,13 @@ def test_a_compacted_topic_needs_keys(site, peer):
 # Bodies
 
 
-def test_a_body_may_be_as_long_as_max_message_size(tmp_path):
-    with running(tmp_path, {"maxMessageSize": "4096"}) as site:
-        site.make_topic("t")
-        peer = site.connect()
-        for body in (b"", b"x", bytes(4096)):
-            peer.ask(send_request(body=body) if body else send_request(body=b"\x00"))
-        for request in (send_request(body=bytes(4097)), long_form(send_request(body=bytes(4097)))):
-            assert_refused(site, peer, request, ResponseCode.MESSAGE_ILLEGAL, "maxMessageSize=4096")
-        assert [len(item.body) for item in site.stored()] == [1, 1, 4096]
+@pytest.mark.configured({"maxMessageSize": "4096"})
+def test_a_body_may_be_as_long_as_max_message_size(site, peer):
+    for body in (b"", b"x", bytes(4096)):
+        peer.ask(send_request(body=body) if body else send_request(body=b"\x00"))
+    for request in (send_request(body=bytes(4097)), long_form(send_request(body=bytes(4097)))):
+        assert_refused(site, peer, request, ResponseCode.MESSAGE_ILLEGAL, "maxMessageSize=4096")
+    assert [len(item.body) for item in site.stored()] == [1, 1, 4096]
 
 
 def test_a_message_without_a_body_is_illegal(site, peer):
@@ -457,25 +441,23 @@ def test_what_a_batch_cannot_be(site, peer):
         )
 
 
-def test_a_batch_that_reaches_the_end_of_a_file_goes_to_the_next(tmp_path):
+@pytest.mark.configured({"mappedFileSizeCommitLog": "65536"})
+def test_a_batch_that_reaches_the_end_of_a_file_goes_to_the_next(site, peer):
     """Given batches that fill more than one file, then each lies in one file, and all are there."""
-    with running(tmp_path, {"mappedFileSizeCommitLog": "65536"}) as site:
-        site.make_topic("t")
-        peer = site.connect()
-        for _ in range(13):
-            peer.ask(send_request(body=batch(10, 1000), m="true"))
-        found = site.stored()
-        assert [item.queue_offset for item in found] == list(range(130))
-        assert {item.physical_offset // 65536 for item in found} == {0, 1, 2}
-        for start in range(0, 130, 10):
-            assert len({item.physical_offset // 65536 for item in found[start : start + 10]}) == 1
-        assert_refused(
-            site,
-            peer,
-            send_request(body=batch(70, 1000), m="true"),
-            ResponseCode.MESSAGE_ILLEGAL,
-            "fit a log",
-        )
+    for _ in range(13):
+        peer.ask(send_request(body=batch(10, 1000), m="true"))
+    found = site.stored()
+    assert [item.queue_offset for item in found] == list(range(130))
+    assert {item.physical_offset // 65536 for item in found} == {0, 1, 2}
+    for start in range(0, 130, 10):
+        assert len({item.physical_offset // 65536 for item in found[start : start + 10]}) == 1
+    assert_refused(
+        site,
+        peer,
+        send_request(body=batch(70, 1000), m="true"),
+        ResponseCode.MESSAGE_ILLEGAL,
+        "fit a log",
+    )
 
 
 def test_a_batch_queue_takes_inner_batches(site, peer):
@@ -580,16 +562,14 @@ def has_ipv6() -> bool:
     return False
 
 
-def test_a_broker_of_ipv6_says_so_in_each_record(tmp_path):
-    with running(tmp_path, {"brokerIP1": "2001:db8::1"}) as site:
-        site.make_topic("t")
-        peer = site.connect()
-        for request in (send_request(), send_request(), send_request(body=batch(1), m="true")):
-            fields = peer.ask(request).ext_fields
-            found = last_of(site)
-            assert found.sys_flag == sysflag.STORE_HOST_V6
-            assert fields["msgId"] == found.offset_message_id
-            assert len(fields["msgId"]) == 56
+@pytest.mark.configured({"brokerIP1": "2001:db8::1"})
+def test_a_broker_of_ipv6_says_so_in_each_record(site, peer):
+    for request in (send_request(), send_request(), send_request(body=batch(1), m="true")):
+        fields = peer.ask(request).ext_fields
+        found = last_of(site)
+        assert found.sys_flag == sysflag.STORE_HOST_V6
+        assert fields["msgId"] == found.offset_message_id
+        assert len(fields["msgId"]) == 56
 
 
 def test_an_address_that_came_through_ipv6_is_ipv4(site):
@@ -607,16 +587,15 @@ def test_an_address_that_came_through_ipv6_is_ipv4(site):
     assert last_of(site).sys_flag == 0
 
 
-def test_the_address_of_a_broker_may_be_a_name(tmp_path):
+@pytest.mark.configured({"brokerIP1": "localhost"})
+def test_the_address_of_a_broker_may_be_a_name(site):
     """Given brokerIP1=localhost, as in container files, then records have its address, clients the name."""
-    with running(tmp_path, {"brokerIP1": "localhost"}) as site:
-        site.make_topic("t")
-        site.connect().ask(send_request())
-        assert format_host(last_of(site).store_host) in (
-            f"127.0.0.1:{site.port}",
-            f"0:0:0:0:0:0:0:1:{site.port}",
-        )
-        assert site.broker.config.address == f"localhost:{site.port}"
+    site.connect().ask(send_request())
+    assert format_host(last_of(site).store_host) in (
+        f"127.0.0.1:{site.port}",
+        f"0:0:0:0:0:0:0:1:{site.port}",
+    )
+    assert site.broker.config.address == f"localhost:{site.port}"
 
 
 # Synchronous flush
@@ -625,56 +604,48 @@ def test_the_address_of_a_broker_may_be_a_name(tmp_path):
 SYNC = {"flushDiskType": "SYNC_FLUSH"}
 
 
-def test_an_answer_comes_after_the_flush(tmp_path):
+@pytest.mark.configured(SYNC)
+def test_an_answer_comes_after_the_flush(site, disk):
     """Given SYNC_FLUSH and a slow disk, then senders wait for it, unless they do not want to."""
-    disk = FaultDisk()
-    with running(tmp_path, SYNC, disk=disk) as site:
-        site.make_topic("t")
-        site.connect().ask(send_request())
-        peer, hasty = site.connect(), site.connect()
-        with disk.held_syncs("commitlog") as gate:
-            asked = [
-                peer.send(request)
-                for request in (
-                    send_request(),
-                    send_request(body=batch(), m="true"),
-                    long_form(send_request()),
-                )
-            ]
-            assert gate.reached.wait(10)
-            hasty.ask(send_request(properties={"UNIQ_KEY": UNIQUE_ID, "WAIT": "false"}))
-            until(lambda: site.broker.sender.waiting == 3)
-            assert peer.is_silent()
-        for request in asked:
-            assert peer.answer_to(request).code == ResponseCode.SUCCESS
-        assert site.broker.sender.waiting == 0
+    site.connect().ask(send_request())
+    peer, hasty = site.connect(), site.connect()
+    with disk.held_syncs("commitlog") as gate:
+        asked = [
+            peer.send(request)
+            for request in (
+                send_request(),
+                send_request(body=batch(), m="true"),
+                long_form(send_request()),
+            )
+        ]
+        assert gate.reached.wait(10)
+        hasty.ask(send_request(properties={"UNIQ_KEY": UNIQUE_ID, "WAIT": "false"}))
+        until(lambda: site.broker.sender.waiting == 3)
+        assert peer.is_silent()
+    for request in asked:
+        assert peer.answer_to(request).code == ResponseCode.SUCCESS
+    assert site.broker.sender.waiting == 0
 
 
-def test_too_many_that_wait_for_the_disk_make_the_broker_busy(tmp_path):
-    disk = FaultDisk()
-    with running(tmp_path, {**SYNC, "sendThreadPoolQueueCapacity": "2"}, disk=disk) as site:
-        site.make_topic("t")
-        peer = site.connect()
-        peer.ask(send_request())
-        with disk.held_syncs("commitlog"):
-            asked = [peer.send(send_request()) for _ in range(2)]
-            until(lambda: site.broker.sender.waiting == 2)
-            assert_refused(site, peer, send_request(), ResponseCode.SYSTEM_BUSY, "system busy")
-        assert [peer.answer_to(request).code for request in asked] == [0, 0]
-        peer.ask(send_request())
+@pytest.mark.configured({**SYNC, "sendThreadPoolQueueCapacity": "2"})
+def test_too_many_that_wait_for_the_disk_make_the_broker_busy(site, peer, disk):
+    peer.ask(send_request())
+    with disk.held_syncs("commitlog"):
+        asked = [peer.send(send_request()) for _ in range(2)]
+        until(lambda: site.broker.sender.waiting == 2)
+        assert_refused(site, peer, send_request(), ResponseCode.SYSTEM_BUSY, "system busy")
+    assert [peer.answer_to(request).code for request in asked] == [0, 0]
+    peer.ask(send_request())
 
 
-def test_a_flush_that_takes_too_long_is_told(tmp_path):
-    disk = FaultDisk()
-    with running(tmp_path, {**SYNC, "syncFlushTimeout": "50"}, disk=disk) as site:
-        site.make_topic("t")
-        peer = site.connect()
-        peer.ask(send_request())
-        with disk.held_syncs("commitlog"):
-            answer = peer.call(send_request())
-        assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
-        assert answer.ext_fields["queueOffset"] == "1"
-        assert site.broker.sender.waiting == 0
+@pytest.mark.configured({**SYNC, "syncFlushTimeout": "50"})
+def test_a_flush_that_takes_too_long_is_told(site, peer, disk):
+    peer.ask(send_request())
+    with disk.held_syncs("commitlog"):
+        answer = peer.call(send_request())
+    assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert answer.ext_fields["queueOffset"] == "1"
+    assert site.broker.sender.waiting == 0
 
 
 def test_a_stop_answers_sends_that_wait(tmp_path):
@@ -700,35 +671,29 @@ def test_a_broker_that_stops_takes_no_more(site, peer):
         assert_refused(site, peer, request, ResponseCode.SERVICE_NOT_AVAILABLE, "shutting down")
 
 
-def test_a_disk_that_fails_is_told_and_no_more_is_taken(tmp_path):
-    disk = FaultDisk()
-    with running(tmp_path, SYNC, disk=disk) as site:
-        site.make_topic("t")
-        peer = site.connect()
-        peer.ask(send_request())
-        disk.fail_syncs("commitlog")
-        assert peer.call(send_request()).code == ResponseCode.FLUSH_DISK_TIMEOUT
-        until(lambda: site.broker.store.refusal is not None)
-        assert_refused(
-            site, peer, send_request(), ResponseCode.SERVICE_NOT_AVAILABLE, "cannot be brought to the disk"
-        )
+@pytest.mark.configured(SYNC)
+def test_a_disk_that_fails_is_told_and_no_more_is_taken(site, peer, disk):
+    peer.ask(send_request())
+    disk.fail_syncs("commitlog")
+    assert peer.call(send_request()).code == ResponseCode.FLUSH_DISK_TIMEOUT
+    until(lambda: site.broker.store.refusal is not None)
+    assert_refused(
+        site, peer, send_request(), ResponseCode.SERVICE_NOT_AVAILABLE, "cannot be brought to the disk"
+    )
 
 
-def test_a_full_disk_refuses_until_there_is_room(tmp_path):
+@pytest.mark.configured({"mappedFileSizeCommitLog": "65536"})
+def test_a_full_disk_refuses_until_there_is_room(site, peer, disk):
     """Given a disk without room for the next file, then nothing is half written, and it goes on later."""
-    disk = FaultDisk()
-    with running(tmp_path, {"mappedFileSizeCommitLog": "65536"}, disk=disk) as site:
-        site.make_topic("t")
-        peer = site.connect()
-        peer.ask(send_request(body=bytes(30_000)))
-        disk.fill("commitlog")
-        peer.ask(send_request(body=bytes(30_000)))
-        for request in (send_request(body=bytes(30_000)), send_request(body=batch(3, 9000), m="true")):
-            answer = peer.call(request)
-            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
-        disk.heal()
-        peer.ask(send_request(body=bytes(30_000)))
-        assert [item.queue_offset for item in site.stored()] == [0, 1, 2]
+    peer.ask(send_request(body=bytes(30_000)))
+    disk.fill("commitlog")
+    peer.ask(send_request(body=bytes(30_000)))
+    for request in (send_request(body=bytes(30_000)), send_request(body=batch(3, 9000), m="true")):
+        answer = peer.call(request)
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    disk.heal()
+    peer.ask(send_request(body=bytes(30_000)))
+    assert [item.queue_offset for item in site.stored()] == [0, 1, 2]
 
 
 # One message and many

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -23,6 +21,7 @@ from kourou.remoting.protocol.topic_config import TopicConfig
 from kourou.remoting.server import RemotingServer
 from support.recorded.wire import free_ports
 from support.sites.broker import HOST, WAIT_S, Site, broker_config, loop_thread, run_on, running, until
+from support.sites.name_server import name_server
 
 TOPICS = 2000
 # The longest there is: whoever waits for the next registration waits in vain here.
@@ -34,23 +33,6 @@ assert registrar._MAX_PERIOD_MS / 1000 > WAIT_S
 def changes(request: pytest.FixtureRequest) -> bool:
     """Whether topics are made while a name server knows nothing."""
     return bool(request.param == "some")
-
-
-@contextlib.contextmanager
-def name_server(port: int = 0, host: str = HOST) -> Iterator[NameServer]:
-    with loop_thread() as loop, tempfile.TemporaryDirectory() as directory:
-
-        async def start() -> NameServer:
-            kv = f"{directory}/kvConfig.json"
-            server = NameServer(NameServerConfig(bind_address=host, listen_port=port, kv_config_path=kv))
-            await server.start()
-            return server
-
-        server = run_on(loop, start())
-        try:
-            yield server
-        finally:
-            run_on(loop, server.stop())
 
 
 def make_topics(site: Site, prefix: str, count: int) -> None:
@@ -68,9 +50,9 @@ def test_a_name_server_of_2000_topics_that_is_restarted_has_all_routes_soon(tmp_
     port = free_ports(0)
     with running(tmp_path, {"namesrvAddr": f"{HOST}:{port}", **RARELY}) as site:
         make_topics(site, "t", TOPICS)
-        with name_server(port) as first:
+        with name_server(listen_port=port) as first:
             until(lambda: has_all(first, site.broker))
-        with name_server(port) as second:
+        with name_server(listen_port=port) as second:
             began = time.monotonic()
             if changes:
                 make_topics(site, "more", 3)
@@ -84,7 +66,7 @@ def test_each_name_server_is_told_for_itself(tmp_path, monkeypatch):
     port = free_ports(0)
     told: Counter[str] = Counter()
     with name_server() as stays, contextlib.ExitStack() as stack:
-        first = stack.enter_context(name_server(port))
+        first = stack.enter_context(name_server(listen_port=port))
         addresses = f"{HOST}:{stays.port};{HOST}:{port}"
         with running(tmp_path, {"namesrvAddr": addresses, **RARELY}) as site:
             until(lambda: has_all(stays, site.broker) and has_all(first, site.broker))
@@ -96,7 +78,7 @@ def test_each_name_server_is_told_for_itself(tmp_path, monkeypatch):
 
             monkeypatch.setattr(site.broker.client, "call", counted)
             stack.close()
-            with name_server(port) as second:
+            with name_server(listen_port=port) as second:
                 until(lambda: has_all(second, site.broker))
                 assert has_all(stays, site.broker)
             assert told[f"{HOST}:{stays.port}"] == 0
@@ -155,7 +137,7 @@ def test_a_name_server_that_hangs_gets_a_new_connection(tmp_path, monkeypatch):
             until(lambda: registered)
             hung.update(registered)
             until(lambda: registered[-1] not in hung, "a registration on another connection")
-            assert list(site.broker.registrar.registered_at) == [f"{HOST}:{port}"]
+            until(lambda: list(site.broker.registrar.registered_at) == [f"{HOST}:{port}"], "its answer")
         run_on(loop, server.stop())
 
 
@@ -195,7 +177,7 @@ def test_a_slave_keeps_its_master_while_one_name_server_knows_it(tmp_path):
     """Given two name servers, of which one was restarted and has not heard of the master yet, then a slave
     goes by the other one."""
     port = free_ports(0)
-    with name_server(port) as forgets, name_server() as knows:
+    with name_server(listen_port=port) as forgets, name_server() as knows:
         names = f"{HOST}:{forgets.port};{HOST}:{knows.port}"
         config = {"namesrvAddr": names, "brokerName": "b", "brokerIP1": HOST, "brokerIP2": HOST, **RARELY}
         slave_config = {"brokerId": "1", "brokerRole": "SLAVE", **config}

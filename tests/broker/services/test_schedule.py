@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from support.sites.broker import (
     SUBSCRIPTION,
     SUSPEND,
     UNIQUE_ID,
-    Peer,
     Site,
     messages_in,
     pull_request,
@@ -37,24 +37,8 @@ SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 LIGHT = {"enableLmq": "true", "enableMultiDispatch": "true"}
 LEVELS = {"messageDelayLevel": "1s 5s 10s"}
 YEAR_MS = 365 * 24 * 3_600_000
+pytestmark = [pytest.mark.configured(LEVELS), pytest.mark.usefixtures("clock")]
 ADDED = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def site(tmp_path: Path, clock: ManualClock) -> Iterator[Site]:
-    with running(tmp_path, LEVELS, clock=clock) as made:
-        made.make_topic("t")
-        yield made
-
-
-@pytest.fixture
-def peer(site: Site) -> Peer:
-    return site.connect()
 
 
 def late(level: object, body: bytes = b"late", **values: Any) -> RemotingCommand:
@@ -74,6 +58,27 @@ def ring(site: Site, *levels: int) -> None:
 
 def bodies(site: Site, topic: str = "t", queue_id: int = 0) -> list[bytes]:
     return [bytes(item.body) for item in site.stored(topic, queue_id)]
+
+
+def assert_comes_after(
+    site: Site, clock: ManualClock, ms: int, *before: bytes, late: bytes = b"late"
+) -> None:
+    """A message arrives when so much time has passed, and not a millisecond before."""
+    clock.advance(ms - 1)
+    ring(site)
+    assert bodies(site) == list(before)
+    clock.advance(1)
+    ring(site)
+    assert bodies(site) == [*before, late]
+
+
+@contextmanager
+def delayed(tmp_path: Path, clock: ManualClock) -> Iterator[Site]:
+    """A broker in which a message of ten seconds waits."""
+    with running(tmp_path, LEVELS, clock=clock) as site:
+        site.make_topic("t")
+        site.connect().ask(late(3))
+        yield site
 
 
 # What lies where
@@ -310,63 +315,39 @@ SETTINGS_MS = [-1000, -5000, 5000, -3_600_000, 3_600_000, -20 * YEAR_MS, 20 * YE
 @pytest.mark.parametrize("ms", SETTINGS_MS)
 def test_a_level_lasts_as_long_as_it_says_whichever_way_the_clock_is_set(site, peer, clock, ms):
     """Given messages of a level, when the clock is set, then those before and after come in their time."""
-    for number in range(2):
-        peer.ask(late(2, b"%d" % number))
+    peer.ask(late(2, b"before"))
     clock.advance(1000)
     clock.set_by(ms)
     peer.ask(late(2, b"after"))
-    clock.advance(3999)
-    ring(site)
-    assert bodies(site) == []
-    clock.advance(1)
-    ring(site)
-    assert bodies(site) == [b"0", b"1"]
+    assert_comes_after(site, clock, 4000, late=b"before")
     clock.set_by(-2 * ms)
-    clock.advance(999)
-    ring(site)
-    assert bodies(site) == [b"0", b"1"]
-    clock.advance(1)
-    ring(site)
-    assert bodies(site) == [b"0", b"1", b"after"]
+    assert_comes_after(site, clock, 1000, b"before", late=b"after")
 
 
 @pytest.mark.parametrize("ms", SETTINGS_MS)
 def test_a_clock_that_is_set_while_the_broker_is_away_changes_no_delay(tmp_path, clock, ms):
     """Given a message that waits, when the clock is set and the broker started again, then it comes in its
     time: elapsed time goes on."""
-    with running(tmp_path, LEVELS, clock=clock) as site:
-        site.make_topic("t")
-        site.connect().ask(late(3))
+    with delayed(tmp_path, clock):
+        pass
     clock.set_by(ms)
     clock.advance(6000)
     with running(tmp_path, LEVELS, clock=clock) as site:
-        clock.advance(3999)
-        ring(site)
-        assert bodies(site) == []
-        clock.advance(1)
-        ring(site)
-        assert bodies(site) == [b"late"]
+        assert_comes_after(site, clock, 4000)
 
 
 @pytest.mark.parametrize("ms", [-5000, -20 * YEAR_MS])
 def test_a_machine_that_starts_with_a_clock_in_the_past_delivers_in_time_all_the_same(tmp_path, clock, ms):
     """Given a message that waits, when the machine is off and its clock goes back, then it waits on for what
     was left, and it stays so when the clock is put right."""
-    with running(tmp_path, LEVELS, clock=clock) as site:
-        site.make_topic("t")
-        site.connect().ask(late(3))
+    with delayed(tmp_path, clock) as site:
         clock.advance(4000)
         site.connect().ask(send_request(body=b"plain"))
     clock.set_by(ms)
     clock.boot = "second"
     with running(tmp_path, LEVELS, clock=clock) as site:
         clock.set_by(-ms)
-        clock.advance(5999)
-        ring(site)
-        assert bodies(site) == [b"plain"]
-        clock.advance(1)
-        ring(site)
-        assert bodies(site) == [b"plain", b"late"]
+        assert_comes_after(site, clock, 6000, b"plain")
 
 
 def test_a_machine_that_starts_with_a_clock_ahead_delivers_nothing_early_once_it_is_put_right(
@@ -374,37 +355,25 @@ def test_a_machine_that_starts_with_a_clock_ahead_delivers_nothing_early_once_it
 ):
     """Given that time may have passed while the machine was off, when the clock goes back after the start,
     then it was the clock: what waits does not come earlier for it."""
-    with running(tmp_path, LEVELS, clock=clock) as site:
-        site.make_topic("t")
-        site.connect().ask(late(3))
+    with delayed(tmp_path, clock):
+        pass
     clock.boot = "second"
     clock.set_by(9000)
     with running(tmp_path, LEVELS, clock=clock) as site:
         clock.set_by(-9000)
-        clock.advance(9999)
-        ring(site)
-        assert bodies(site) == []
-        clock.advance(1)
-        ring(site)
-        assert bodies(site) == [b"late"]
+        assert_comes_after(site, clock, 10_000)
 
 
 def test_a_message_of_another_clock_waits_no_longer_than_its_level_says(tmp_path, clock):
     """Given a message that was stored by a clock a year ahead, and nothing that tells so, as in a store of
     Java's, then it counts from the start."""
     clock.set_by(YEAR_MS)
-    with running(tmp_path, LEVELS, clock=clock) as site:
-        site.make_topic("t")
-        site.connect().ask(late(3))
+    with delayed(tmp_path, clock):
+        pass
     (tmp_path / "store" / "clock").unlink()
     clock.set_by(-YEAR_MS)
     with running(tmp_path, LEVELS, clock=clock) as site:
-        clock.advance(9999)
-        ring(site)
-        assert bodies(site) == []
-        clock.advance(1)
-        ring(site)
-        assert bodies(site) == [b"late"]
+        assert_comes_after(site, clock, 10_000)
 
 
 def test_a_store_that_refuses_is_asked_again(site, peer, clock):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -97,11 +97,6 @@ class Timers:
         return answer
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 def config_of(root: Path, more: dict[str, Any]) -> BrokerConfig:
     properties = {
         **SMALL_STORE, "storePathRootDir": str(root), "brokerIP1": "127.0.0.1", "bindAddress": "127.0.0.1",
@@ -112,7 +107,8 @@ def config_of(root: Path, more: dict[str, Any]) -> BrokerConfig:
 
 
 @asynccontextmanager
-async def running(root: Path, clock: ManualClock, **more: Any):
+async def running(root: Path, clock: ManualClock, **more: Any) -> AsyncIterator[Timers]:
+    """A broker whose store is a directory."""
     broker = Broker(config_of(root, more), clock=clock)
     await broker.start()
     try:
@@ -121,27 +117,17 @@ async def running(root: Path, clock: ManualClock, **more: Any):
         await broker.stop()
 
 
-def run(root: Path, clock: ManualClock, test: Callable[[Timers], Awaitable[None]], **more: Any) -> None:
-    async def main() -> None:
-        async with running(root / "store", clock, **more) as timers:
-            await test(timers)
-
-    asyncio.run(main())
-
-
 # A clock that is set
 
 SETTINGS_MS = [-1500, 1500, -3_600_000, 3_600_000, -20 * YEAR_MS, 20 * YEAR_MS]
 
 
 @pytest.mark.parametrize("ms", SETTINGS_MS)
-def test_a_duration_lasts_as_long_as_it_says_whichever_way_the_clock_is_set(
-    tmp_path: Path, clock: ManualClock, ms: int
-) -> None:
+async def test_a_duration_lasts_as_long_as_it_says_whichever_way_the_clock_is_set(tmp_path, clock, ms):
     """Given messages with a delay, when the clock is set, then those before and after come in their time, and
     those of before a restart too."""
 
-    async def test(timers: Timers) -> None:
+    async with running(tmp_path, clock) as timers:
         timers.put("before", TIMER_DELAY_SEC=10)
         await timers.settle()
         clock.set_by(ms)
@@ -151,23 +137,17 @@ def test_a_duration_lasts_as_long_as_it_says_whichever_way_the_clock_is_set(
         timers.put("restart", TIMER_DELAY_SEC=10)
         await timers.settle()
         clock.set_by(-ms)
-
-    async def test_again(timers: Timers) -> None:
+    async with running(tmp_path, clock) as timers:
         assert sorted(await timers.passes(9999)) == ["after", "before"]
         assert sorted(await timers.passes(2001)) == ["after", "before", "restart"]
 
-    run(tmp_path, clock, test)
-    run(tmp_path, clock, test_again)
-
 
 @pytest.mark.parametrize("ms", SETTINGS_MS)
-def test_a_time_of_the_day_is_kept_by_the_clock_of_the_day(
-    tmp_path: Path, clock: ManualClock, ms: int
-) -> None:
+async def test_a_time_of_the_day_is_kept_by_the_clock_of_the_day(tmp_path, clock, ms):
     """Given a message for a time, when the clock is set, then it comes when the clock says that time: at
     once if that is over, and not before it otherwise."""
 
-    async def test(timers: Timers) -> None:
+    async with running(tmp_path, clock) as timers:
         timers.put("before", TIMER_DELIVER_MS=clock.time_ms + 10_000)
         await timers.settle()
         clock.set_by(ms)
@@ -179,16 +159,12 @@ def test_a_time_of_the_day_is_kept_by_the_clock_of_the_day(
             assert await timers.passes(10_000 - ms - 6001) == ["after"]
             assert await timers.passes(1001) == ["after", "before"]
 
-    run(tmp_path, clock, test)
 
-
-def test_a_delay_that_is_rolled_on_its_way_is_as_long_when_the_clock_is_set(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+async def test_a_delay_that_is_rolled_on_its_way_is_as_long_when_the_clock_is_set(tmp_path, clock):
     """Given a message that is put into the queue again on its way, when the clock is set before and after,
     then it comes in its time."""
 
-    async def test(timers: Timers) -> None:
+    async with running(tmp_path, clock, timerRollWindowSlot=10) as timers:
         timers.put("far", TIMER_DELAY_SEC=60)
         await timers.settle()
         clock.set_by(3_600_000)
@@ -196,8 +172,6 @@ def test_a_delay_that_is_rolled_on_its_way_is_as_long_when_the_clock_is_set(
         clock.set_by(-7_200_000)
         assert await timers.passes(29_999) == []
         assert await timers.passes(1001) == ["far"]
-
-    run(tmp_path, clock, test, timerRollWindowSlot=10)
 
 
 # When a message comes
@@ -214,38 +188,31 @@ def test_a_delay_that_is_rolled_on_its_way_is_as_long_when_the_clock_is_set(
         ({"TIMER_DELAY_SEC": 2, "TIMER_DELIVER_MS": START_MS + 9000}, 2000),
     ],
 )
-def test_a_message_comes_when_the_second_of_its_time_is_over(
-    tmp_path: Path, clock: ManualClock, properties: dict[str, Any], comes_ms: int
-) -> None:
-    async def test(timers: Timers) -> None:
+async def test_a_message_comes_when_the_second_of_its_time_is_over(tmp_path, clock, properties, comes_ms):
+    async with running(tmp_path, clock) as timers:
         assert timers.put(**properties).ok
 
         assert await timers.at(comes_ms - 1) == []
         assert await timers.at(comes_ms) == ["U"]
         assert await timers.at(comes_ms + 60_000) == ["U"]
 
-    run(tmp_path, clock, test)
+
+async def test_the_loop_delivers_by_itself(tmp_path):
+    broker = Broker(config_of(tmp_path / "store", {"timerPrecisionMs": 100}))
+    await broker.start()
+    timers = Timers(broker, ManualClock(broker.clock.now_ms()))
+    timers.put("late", TIMER_DELAY_MS=700)
+    timers.put("early", TIMER_DELAY_MS=250)
+    await until(lambda: len(timers.names()) == 2)
+    assert timers.names() == ["early", "late"]
+    for found, delay_ms in zip(timers.messages(), (250, 700), strict=True):
+        late_ms = found.store_timestamp - found.born_timestamp - delay_ms
+        assert 0 <= late_ms < 100 + 400, late_ms  # the precision, and a machine that is busy
+    await broker.stop()
 
 
-def test_the_loop_delivers_by_itself(tmp_path: Path) -> None:
-    async def main() -> None:
-        broker = Broker(config_of(tmp_path / "store", {"timerPrecisionMs": 100}))
-        await broker.start()
-        timers = Timers(broker, ManualClock(broker.clock.now_ms()))
-        timers.put("late", TIMER_DELAY_MS=700)
-        timers.put("early", TIMER_DELAY_MS=250)
-        await until(lambda: len(timers.names()) == 2)
-        assert timers.names() == ["early", "late"]
-        for found, delay_ms in zip(timers.messages(), (250, 700), strict=True):
-            late_ms = found.store_timestamp - found.born_timestamp - delay_ms
-            assert 0 <= late_ms < 100 + 400, late_ms  # the precision, and a machine that is busy
-        await broker.stop()
-
-    asyncio.run(main())
-
-
-def test_a_message_is_delivered_as_java_delivers_it(tmp_path: Path, clock: ManualClock) -> None:
-    async def test(timers: Timers) -> None:
+async def test_a_message_is_delivered_as_java_delivers_it(tmp_path, clock):
+    async with running(tmp_path, clock) as timers:
         timers.put(TIMER_DELAY_SEC=3, KEYS="k")
         await timers.settle()
         (waiting,) = timers.messages(TIMER_TOPIC, 0)
@@ -264,18 +231,14 @@ def test_a_message_is_delivered_as_java_delivers_it(tmp_path: Path, clock: Manua
         assert (found.topic, found.queue_id, found.tags_code) == ("T", 2, waiting.tags_code)
         assert found.born_timestamp == START_MS
 
-    run(tmp_path, clock, test)
 
-
-def test_messages_of_a_slot_keep_their_order(tmp_path: Path, clock: ManualClock) -> None:
-    async def test(timers: Timers) -> None:
+async def test_messages_of_a_slot_keep_their_order(tmp_path, clock):
+    async with running(tmp_path, clock) as timers:
         names = [f"m{number}" for number in range(1000)]
         for name in names:
             timers.put(name, TIMER_DELAY_SEC=5)
 
         assert await timers.at(5000) == names
-
-    run(tmp_path, clock, test)
 
 
 # What is not taken, or not by timer
@@ -291,47 +254,37 @@ def test_messages_of_a_slot_keep_their_order(tmp_path: Path, clock: ManualClock)
         ({"TIMER_DELAY_SEC": 3 * DAY_S}, PutMessageStatus.PUT_OK),
     ],
 )
-def test_times_of_no_use_are_refused(
-    tmp_path: Path, clock: ManualClock, properties: dict[str, Any], status: PutMessageStatus
-) -> None:
-    async def test(timers: Timers) -> None:
+async def test_times_of_no_use_are_refused(tmp_path, clock, properties, status):
+    async with running(tmp_path, clock) as timers:
         assert timers.put(**properties).status is status
 
-    run(tmp_path, clock, test)
 
-
-def test_what_is_due_already_goes_straight_to_its_queue(tmp_path: Path, clock: ManualClock) -> None:
-    async def test(timers: Timers) -> None:
+async def test_what_is_due_already_goes_straight_to_its_queue(tmp_path, clock):
+    async with running(tmp_path, clock) as timers:
         assert timers.put(TIMER_DELIVER_MS=START_MS).ok
 
         assert timers.names() == ["U"]
         assert "TIMER_OUT_MS" not in timers.messages()[0].properties
 
-    run(tmp_path, clock, test)
 
-
-def test_without_a_wheel_no_time_is_taken(tmp_path: Path, clock: ManualClock) -> None:
-    async def test(timers: Timers) -> None:
+async def test_without_a_wheel_no_time_is_taken(tmp_path, clock):
+    async with running(tmp_path, clock, timerWheelEnable="false") as timers:
         assert timers.put(TIMER_DELAY_SEC=1).status is PutMessageStatus.WHEEL_TIMER_NOT_ENABLE
         assert timers.ask(RequestCode.GET_TIMER_METRICS).code == ResponseCode.SYSTEM_ERROR
         assert timers.ask(RequestCode.GET_TIMER_CHECK_POINT).code == ResponseCode.SYSTEM_ERROR
-        assert not (tmp_path / "store" / "timerwheel").exists()
-
-    run(tmp_path, clock, test, timerWheelEnable="false")
+        assert not (tmp_path / "timerwheel").exists()
 
 
-def test_of_a_level_and_a_time_the_level_counts(tmp_path: Path, clock: ManualClock) -> None:
-    async def test(timers: Timers) -> None:
+async def test_of_a_level_and_a_time_the_level_counts(tmp_path, clock):
+    async with running(tmp_path, clock) as timers:
         assert timers.put(DELAY=1, TIMER_DELAY_SEC=1000).ok
 
         (found,) = timers.messages("SCHEDULE_TOPIC_XXXX", 0)
         assert "TIMER_DELAY_SEC" not in found.properties
 
-    run(tmp_path, clock, test)
 
-
-def test_too_many_for_one_second_are_refused(tmp_path: Path, clock: ManualClock) -> None:
-    async def test(timers: Timers) -> None:
+async def test_too_many_for_one_second_are_refused(tmp_path, clock):
+    async with running(tmp_path, clock, timerCongestNumEachSlot=3) as timers:
         for _ in range(40):
             timers.put(TIMER_DELAY_SEC=5)
             await timers.settle()
@@ -342,8 +295,6 @@ def test_too_many_for_one_second_are_refused(tmp_path: Path, clock: ManualClock)
             await timers.settle()
         assert timers.put(TIMER_DELAY_SEC=5).status is PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL
         assert timers.put(TIMER_DELAY_SEC=7).ok
-
-    run(tmp_path, clock, test, timerCongestNumEachSlot=3)
 
 
 # Rolling
@@ -357,10 +308,8 @@ def test_too_many_for_one_second_are_refused(tmp_path: Path, clock: ManualClock)
         (10, []),
     ],
 )
-def test_what_is_far_away_is_rolled_and_comes_at_its_time(
-    tmp_path: Path, clock: ManualClock, delay_s: int, rolled_s: list[int]
-) -> None:
-    async def test(timers: Timers) -> None:
+async def test_what_is_far_away_is_rolled_and_comes_at_its_time(tmp_path, clock, delay_s, rolled_s):
+    async with running(tmp_path, clock, timerRollWindowSlot=10) as timers:
         timers.put(TIMER_DELAY_SEC=delay_s)
 
         for second in range(1, delay_s):
@@ -373,14 +322,12 @@ def test_what_is_far_away_is_rolled_and_comes_at_its_time(
         assert timers.messages()[0].properties.get("TIMER_ROLL_TIMES") == (times[-1] if times else None)
         assert timers.broker.timers.metrics.count("T") == 0
 
-    run(tmp_path, clock, test, timerRollWindowSlot=10)
-
 
 # Recall
 
 
-def test_a_recalled_message_does_not_come(tmp_path: Path, clock: ManualClock) -> None:
-    async def test(timers: Timers) -> None:
+async def test_a_recalled_message_does_not_come(tmp_path, clock):
+    async with running(tmp_path, clock) as timers:
         timers.broker.topics.create_for_send_back("T", 4, 6)
         for name in ("keep", "recall", "stay"):
             timers.put(name, TIMER_DELAY_SEC=5)
@@ -399,8 +346,6 @@ def test_a_recalled_message_does_not_come(tmp_path: Path, clock: ManualClock) ->
         assert await timers.at(5000) == ["keep", "stay"]
         assert timers.broker.timers.metrics.count("T") == 0
 
-    run(tmp_path, clock, test)
-
 
 @pytest.mark.parametrize(
     ("handle", "code", "remark"),
@@ -411,28 +356,22 @@ def test_a_recalled_message_does_not_come(tmp_path: Path, clock: ManualClock) ->
         (RecallHandle("T", "broker-b", "5", "U").encode(), ResponseCode.ILLEGAL_OPERATION, "not available"),
     ],
 )
-def test_a_handle_of_no_use_is_refused(
-    tmp_path: Path, clock: ManualClock, handle: str, code: int, remark: str
-) -> None:
-    async def test(timers: Timers) -> None:
+async def test_a_handle_of_no_use_is_refused(tmp_path, clock, handle, code, remark):
+    async with running(tmp_path, clock) as timers:
         timers.broker.topics.create_for_send_back("T", 4, 6)
         answer = timers.ask(RequestCode.RECALL_MESSAGE, topic="T", recallHandle=handle)
         assert (answer.code, remark in (answer.remark or "")) == (code, True)
         absent = timers.ask(RequestCode.RECALL_MESSAGE, topic="absent", recallHandle=handle)
         assert absent.code == ResponseCode.TOPIC_NOT_EXIST
 
-    run(tmp_path, clock, test)
 
-
-def test_recall_is_an_option(tmp_path: Path, clock: ManualClock) -> None:
-    async def test(timers: Timers) -> None:
+async def test_recall_is_an_option(tmp_path, clock):
+    async with running(tmp_path, clock, recallMessageEnable="false") as timers:
         answer = timers.ask(RequestCode.RECALL_MESSAGE, topic="T", recallHandle="?")
         assert answer.code == ResponseCode.NO_PERMISSION
 
-    run(tmp_path, clock, test, recallMessageEnable="false")
 
-
-def test_a_handle_is_javas() -> None:
+def test_a_handle_is_javas():
     handle = RecallHandle("topic", "broker-a", "1794731631001", "C000")
 
     assert handle.encode() == "djEgdG9waWMgYnJva2VyLWEgMTc5NDczMTYzMTAwMSBDMDAw"
@@ -443,8 +382,8 @@ def test_a_handle_is_javas() -> None:
 # Figures
 
 
-def test_counts_and_checkpoint(tmp_path: Path, clock: ManualClock) -> None:
-    async def test(timers: Timers) -> None:
+async def test_counts_and_checkpoint(tmp_path, clock):
+    async with running(tmp_path, clock) as timers:
         for number in range(3):
             timers.put(f"m{number}", TIMER_DELAY_SEC=5 + number)
         await timers.at(6000)
@@ -465,14 +404,12 @@ def test_counts_and_checkpoint(tmp_path: Path, clock: ManualClock) -> None:
         await timers.settle()
         assert timers.broker.timers.metrics.count("T") == 1
 
-    run(tmp_path, clock, test)
-
 
 # The store fails for a while
 
 
-def test_a_store_that_takes_nothing_is_tried_again(tmp_path: Path, clock: ManualClock) -> None:
-    async def test(timers: Timers) -> None:
+async def test_a_store_that_takes_nothing_is_tried_again(tmp_path, clock):
+    async with running(tmp_path, clock) as timers:
         for number in range(3):
             timers.put(f"m{number}", TIMER_DELAY_SEC=5)
         await timers.settle()
@@ -482,13 +419,9 @@ def test_a_store_that_takes_nothing_is_tried_again(tmp_path: Path, clock: Manual
         timers.broker.store.refusal = None
         await until(lambda: timers.names() == ["m0", "m1", "m2"])
 
-    run(tmp_path, clock, test)
 
-
-def test_with_sync_flush_messages_are_entered_when_the_disk_has_them(
-    tmp_path: Path, clock: ManualClock
-) -> None:
-    async def test(timers: Timers) -> None:
+async def test_with_sync_flush_messages_are_entered_when_the_disk_has_them(tmp_path, clock):
+    async with running(tmp_path, clock, flushDiskType="SYNC_FLUSH") as timers:
         timers.put("m0", TIMER_DELAY_SEC=5)
         timers.put("m1", TIMER_DELAY_SEC=5)
         await until(lambda: timers.broker.timers.queue_offset == 2)
@@ -496,101 +429,79 @@ def test_with_sync_flush_messages_are_entered_when_the_disk_has_them(
         await timers.at(5000)
         await until(lambda: timers.names() == ["m0", "m1"])
 
-    run(tmp_path, clock, test, flushDiskType="SYNC_FLUSH")
-
 
 # Restarts
 
 
-def test_what_waits_survives_a_restart(tmp_path: Path, clock: ManualClock) -> None:
-    async def main() -> None:
-        root = tmp_path / "store"
-        async with running(root, clock) as timers:
-            for number in range(1, 8):
-                timers.put(f"m{number}", TIMER_DELAY_SEC=number)
-            assert await timers.at(2000) == ["m1", "m2"]
-        clock.advance(3000)
-        async with running(root, clock) as timers:
-            await timers.settle()
-            assert timers.names() == ["m1", "m2", "m3", "m4", "m5"]
-            assert timers.broker.timers.metrics.count("T") == 2
-            assert await timers.at(7000) == [f"m{number}" for number in range(1, 8)]
-
-    asyncio.run(main())
+async def test_what_waits_survives_a_restart(tmp_path, clock):
+    root = tmp_path / "store"
+    async with running(root, clock) as timers:
+        for number in range(1, 8):
+            timers.put(f"m{number}", TIMER_DELAY_SEC=number)
+        assert await timers.at(2000) == ["m1", "m2"]
+    clock.advance(3000)
+    async with running(root, clock) as timers:
+        await timers.settle()
+        assert timers.names() == ["m1", "m2", "m3", "m4", "m5"]
+        assert timers.broker.timers.metrics.count("T") == 2
+        assert await timers.at(7000) == [f"m{number}" for number in range(1, 8)]
 
 
-def test_after_a_long_pause_the_late_ones_come_before_the_wheel_is_used_again(
-    tmp_path: Path, clock: ManualClock
-) -> None:
-    async def main() -> None:
-        root, more = tmp_path / "store", {"timerMaxDelaySec": 20 * DAY_S}
-        async with running(root, clock, timerRollWindowSlot=6 * DAY_S, **more) as timers:
-            timers.put("late", TIMER_DELAY_SEC=DAY_S)
-            timers.put("later", TIMER_DELAY_SEC=5 * DAY_S)
-            await timers.settle()
-        clock.advance(10 * DAY_S * 1000)
-        async with running(root, clock, timerRollWindowSlot=6 * DAY_S, **more) as timers:
-            timers.put("new", TIMER_DELAY_SEC=5 * DAY_S)  # two weeks after the first: the same slot
-            await timers.settle()
-            assert timers.names() == ["late", "later"]
-            assert await timers.at(15 * DAY_S * 1000) == ["late", "later", "new"]
-
-    asyncio.run(main())
+async def test_after_a_long_pause_the_late_ones_come_before_the_wheel_is_used_again(tmp_path, clock):
+    root, more = tmp_path / "store", {"timerMaxDelaySec": 20 * DAY_S}
+    async with running(root, clock, timerRollWindowSlot=6 * DAY_S, **more) as timers:
+        timers.put("late", TIMER_DELAY_SEC=DAY_S)
+        timers.put("later", TIMER_DELAY_SEC=5 * DAY_S)
+        await timers.settle()
+    clock.advance(10 * DAY_S * 1000)
+    async with running(root, clock, timerRollWindowSlot=6 * DAY_S, **more) as timers:
+        timers.put("new", TIMER_DELAY_SEC=5 * DAY_S)  # two weeks after the first: the same slot
+        await timers.settle()
+        assert timers.names() == ["late", "later"]
+        assert await timers.at(15 * DAY_S * 1000) == ["late", "later", "new"]
 
 
 @pytest.mark.parametrize("flushed", [True, False], ids=["flushed", "not flushed"])
 @pytest.mark.parametrize("crash_at", [0, 2500, 3000])
-def test_a_crash_loses_nothing_and_delivers_nothing_twice(
-    tmp_path: Path, clock: ManualClock, crash_at: int, flushed: bool
-) -> None:
-    async def main() -> None:
-        copy = tmp_path / "copy"
-        async with running(tmp_path / "store", clock) as timers:
-            for number in range(600):
-                timers.put(f"m{number}", TIMER_DELAY_SEC=2 + number % 3)
-                if number == 300:
-                    await timers.settle()
-                    if flushed:
-                        timers.broker.timers._flush_work()()
-            if crash_at:
-                await timers.at(crash_at - 500)
-                clock.time_ms = START_MS + crash_at
-                timers.broker.timers.deliver_due()  # one turn of the loop, in the middle of a slot
-            shutil.copytree(tmp_path / "store", copy)
-        async with running(copy, clock) as timers:
-            assert sorted(await timers.at(10_000)) == sorted(f"m{number}" for number in range(600))
-
-    asyncio.run(main())
+async def test_a_crash_loses_nothing_and_delivers_nothing_twice(tmp_path, clock, crash_at, flushed):
+    copy = tmp_path / "copy"
+    async with running(tmp_path / "store", clock) as timers:
+        for number in range(600):
+            timers.put(f"m{number}", TIMER_DELAY_SEC=2 + number % 3)
+            if number == 300:
+                await timers.settle()
+                if flushed:
+                    timers.broker.timers._flush_work()()
+        if crash_at:
+            await timers.at(crash_at - 500)
+            clock.time_ms = START_MS + crash_at
+            timers.broker.timers.deliver_due()  # one turn of the loop, in the middle of a slot
+        shutil.copytree(tmp_path / "store", copy)
+    async with running(copy, clock) as timers:
+        assert sorted(await timers.at(10_000)) == sorted(f"m{number}" for number in range(600))
 
 
 @pytest.mark.parametrize("at", range(0, UNIT_SIZE, 3))
-def test_a_unit_that_a_power_cut_damaged_is_entered_again(
-    tmp_path: Path, clock: ManualClock, at: int
-) -> None:
-    async def main() -> None:
-        copy = tmp_path / "copy"
-        async with running(tmp_path / "store", clock) as timers:
-            timers.put("a", TIMER_DELAY_SEC=2)
-            await timers.settle()
-            timers.broker.timers._flush_work()()
-            timers.put("b", TIMER_DELAY_SEC=2)
-            timers.put("c", TIMER_DELAY_SEC=3)
-            await timers.settle()
-            shutil.copytree(tmp_path / "store", copy)
-        (log,) = (copy / "timerlog").iterdir()
-        data = bytearray(log.read_bytes())
-        data[UNIT_SIZE + at] ^= 4  # of the first that was not flushed
-        log.write_bytes(data)
-        async with running(copy, clock) as timers:
-            assert sorted(await timers.at(5_000)) == ["a", "b", "c"]
-
-    asyncio.run(main())
+async def test_a_unit_that_a_power_cut_damaged_is_entered_again(tmp_path, clock, at):
+    copy = tmp_path / "copy"
+    async with running(tmp_path / "store", clock) as timers:
+        timers.put("a", TIMER_DELAY_SEC=2)
+        await timers.settle()
+        timers.broker.timers._flush_work()()
+        timers.put("b", TIMER_DELAY_SEC=2)
+        timers.put("c", TIMER_DELAY_SEC=3)
+        await timers.settle()
+        shutil.copytree(tmp_path / "store", copy)
+    (log,) = (copy / "timerlog").iterdir()
+    data = bytearray(log.read_bytes())
+    data[UNIT_SIZE + at] ^= 4  # of the first that was not flushed
+    log.write_bytes(data)
+    async with running(copy, clock) as timers:
+        assert sorted(await timers.at(5_000)) == ["a", "b", "c"]
 
 
-def test_what_was_delivered_counts_when_the_log_has_it_on_the_disk(
-    tmp_path: Path, clock: ManualClock
-) -> None:
-    async def test(timers: Timers) -> None:
+async def test_what_was_delivered_counts_when_the_log_has_it_on_the_disk(tmp_path, clock):
+    async with running(tmp_path, clock) as timers:
         service, flusher = timers.broker.timers, timers.broker.store.flusher
         timers.put("a", TIMER_DELAY_SEC=2)
         await timers.settle()
@@ -606,27 +517,22 @@ def test_what_was_delivered_counts_when_the_log_has_it_on_the_disk(
         assert service._files.checkpoint == before  # type: ignore[union-attr]
         flusher.failed = False
 
-    run(tmp_path, clock, test)
 
-
-def test_what_java_left_is_delivered(tmp_path: Path) -> None:
-    async def main() -> None:
-        path = unpack("timer", tmp_path).path
-        sizes = {
-            "mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 400, "maxHashSlotNum": 100,
-            "maxIndexNum": 400, "mappedFileSizeTimerLog": 2096,
-        }  # fmt: skip
-        clock = ManualClock(1794731622999)
-        async with running(path, clock, **sizes) as timers:
-            queue = lambda: [one.body for one in timers.messages("GoldenTimer", 3)]  # noqa: E731
-            before = timers.names("GoldenTimer")
-            await timers.settle()
-            assert (len(before), queue()) == (9, [])
-            clock.advance(20_000)
-            timers.broker.timers.deliver_due()
-            await timers.settle()
-            found = [one.properties["KEYS"] for one in timers.messages("GoldenTimer", 3)]
-            assert found == ["timer-3", "timer-7"]  # timer-11 was recalled
-            assert timers.broker.timers.metrics.count("GoldenTimer") == 0
-
-    asyncio.run(main())
+async def test_what_java_left_is_delivered(tmp_path):
+    path = unpack("timer", tmp_path).path
+    sizes = {
+        "mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 400, "maxHashSlotNum": 100,
+        "maxIndexNum": 400, "mappedFileSizeTimerLog": 2096,
+    }  # fmt: skip
+    clock = ManualClock(1794731622999)
+    async with running(path, clock, **sizes) as timers:
+        queue = lambda: [one.body for one in timers.messages("GoldenTimer", 3)]  # noqa: E731
+        before = timers.names("GoldenTimer")
+        await timers.settle()
+        assert (len(before), queue()) == (9, [])
+        clock.advance(20_000)
+        timers.broker.timers.deliver_due()
+        await timers.settle()
+        found = [one.properties["KEYS"] for one in timers.messages("GoldenTimer", 3)]
+        assert found == ["timer-3", "timer-7"]  # timer-11 was recalled
+        assert timers.broker.timers.metrics.count("GoldenTimer") == 0

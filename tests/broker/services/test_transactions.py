@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -45,39 +45,27 @@ class Producer:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def producer() -> Producer:
     return Producer()
 
 
-def run(
-    directory: Path,
-    clock: ManualClock,
-    producer: Producer,
-    test: Test,
-    more: Mapping[str, object] | None = None,
-) -> None:
-    """Run a test in a broker whose producer group PG has one connection."""
-
-    async def main() -> None:
-        properties = {
-            **SMALL_STORE, "storePathRootDir": str(directory / "store"), "brokerIP1": "127.0.0.1",
-            "bindAddress": "127.0.0.1", "listenPort": "0", "transactionCheckMax": "3",
-            **{key: str(value) for key, value in (more or {}).items()},
-        }  # fmt: skip
-        broker = Broker(BrokerConfig.from_properties(properties), clock=clock)
-        await broker.start()
-        try:
-            setattr(broker.producers, "pick", lambda group, may: {"PG": producer}.get(group))  # noqa: B010
-            await test(broker)
-        finally:
-            await broker.stop()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def running(
+    directory: Path, clock: ManualClock, producer: Producer, more: Mapping[str, object] | None = None
+) -> AsyncIterator[Broker]:
+    """A broker whose producer group PG has one connection."""
+    properties = {
+        **SMALL_STORE, "storePathRootDir": str(directory / "store"), "brokerIP1": "127.0.0.1",
+        "bindAddress": "127.0.0.1", "listenPort": "0", "transactionCheckMax": "3",
+        **{key: str(value) for key, value in (more or {}).items()},
+    }  # fmt: skip
+    broker = Broker(BrokerConfig.from_properties(properties), clock=clock)
+    await broker.start()
+    try:
+        setattr(broker.producers, "pick", lambda group, may: {"PG": producer}.get(group))  # noqa: B010
+        yield broker
+    finally:
+        await broker.stop()
 
 
 def prepare(broker: Broker, clock: ManualClock, number: int = 0, **properties: str) -> StoredMessage:
@@ -125,8 +113,8 @@ def ops(broker: Broker) -> list[bytes]:
     return [bytes(message.body) for message in messages(broker, TRANS_OP_HALF_TOPIC)]
 
 
-def test_a_prepared_message_is_seen_when_it_is_committed_and_not_before(tmp_path, clock, producer):
-    async def test(broker: Broker) -> None:
+async def test_a_prepared_message_is_seen_when_it_is_committed_and_not_before(tmp_path, clock, producer):
+    async with running(tmp_path, clock, producer) as broker:
         half = prepare(broker, clock)
         assert half.sys_flag & sysflag.TRANSACTION_MASK == 0
         assert (half.properties["REAL_TOPIC"], half.properties["REAL_QID"]) == ("T", "2")
@@ -142,22 +130,18 @@ def test_a_prepared_message_is_seen_when_it_is_committed_and_not_before(tmp_path
         assert "REAL_TOPIC" not in final.properties
         assert final.properties["TRAN_MSG"] == "true"  # as Java leaves it
 
-    run(tmp_path, clock, producer, test)
 
-
-def test_a_rolled_back_message_is_never_seen(tmp_path, clock, producer):
-    async def test(broker: Broker) -> None:
+async def test_a_rolled_back_message_is_never_seen(tmp_path, clock, producer):
+    async with running(tmp_path, clock, producer) as broker:
         assert end(broker, prepare(broker, clock), ROLLBACK) == ResponseCode.SUCCESS
         clock.time_ms += 3_600_000
         await broker.transactions.check()
         assert committed(broker) == []
         assert producer.asked == []
 
-    run(tmp_path, clock, producer, test)
 
-
-def test_offsets_that_are_resolved_together_share_an_op_message(tmp_path, clock, producer):
-    async def test(broker: Broker) -> None:
+async def test_offsets_that_are_resolved_together_share_an_op_message(tmp_path, clock, producer):
+    async with running(tmp_path, clock, producer) as broker:
         first, second, third = (prepare(broker, clock, number) for number in range(3))
         end(broker, third, COMMIT)
         end(broker, first, ROLLBACK)
@@ -169,8 +153,6 @@ def test_offsets_that_are_resolved_together_share_an_op_message(tmp_path, clock,
         (op, _) = messages(broker, TRANS_OP_HALF_TOPIC)
         assert op.properties == {"WAIT": "true", "TAGS": "d"}
 
-    run(tmp_path, clock, producer, test)
-
 
 @pytest.mark.parametrize(
     ("change", "remark"),
@@ -180,8 +162,8 @@ def test_offsets_that_are_resolved_together_share_an_op_message(tmp_path, clock,
         ({"commit_log_offset": 1}, "failed"),
     ],
 )
-def test_an_end_that_does_not_fit_its_half_changes_nothing(tmp_path, clock, producer, change, remark):
-    async def test(broker: Broker) -> None:
+async def test_an_end_that_does_not_fit_its_half_changes_nothing(tmp_path, clock, producer, change, remark):
+    async with running(tmp_path, clock, producer) as broker:
         half = prepare(broker, clock)
         values = {
             "producer_group": "PG", "tran_state_table_offset": half.queue_offset,
@@ -195,21 +177,17 @@ def test_an_end_that_does_not_fit_its_half_changes_nothing(tmp_path, clock, prod
         assert remark in (answer.remark or "")
         assert committed(broker) == []
 
-    run(tmp_path, clock, producer, test)
 
-
-def test_an_end_that_comes_twice_gives_one_message(tmp_path, clock, producer):
-    async def test(broker: Broker) -> None:
+async def test_an_end_that_comes_twice_gives_one_message(tmp_path, clock, producer):
+    async with running(tmp_path, clock, producer) as broker:
         half = prepare(broker, clock)
         assert end(broker, half, COMMIT) == end(broker, half, COMMIT) == ResponseCode.SUCCESS
         assert end(broker, half, ROLLBACK) == ResponseCode.SUCCESS
         assert committed(broker) == [b"body 0"]
 
-    run(tmp_path, clock, producer, test)
 
-
-def test_a_half_that_nobody_ends_is_asked_for_and_can_be_ended_then(tmp_path, clock, producer):
-    async def test(broker: Broker) -> None:
+async def test_a_half_that_nobody_ends_is_asked_for_and_can_be_ended_then(tmp_path, clock, producer):
+    async with running(tmp_path, clock, producer) as broker:
         half = prepare(broker, clock)
         assert end(broker, half, UNKNOWN) is None
         clock.time_ms += broker.config.transaction_time_out
@@ -237,11 +215,11 @@ def test_a_half_that_nobody_ends_is_asked_for_and_can_be_ended_then(tmp_path, cl
         await broker.transactions.check()
         assert len(producer.asked) == 1
 
-    run(tmp_path, clock, producer, test)
 
-
-def test_a_half_that_was_asked_for_too_often_is_given_up_and_can_be_taken_up_again(tmp_path, clock, producer):
-    async def test(broker: Broker) -> None:
+async def test_a_half_that_was_asked_for_too_often_is_given_up_and_can_be_taken_up_again(
+    tmp_path, clock, producer
+):
+    async with running(tmp_path, clock, producer) as broker:
         prepare(broker, clock)
         for _ in range(5):
             clock.time_ms += 60_000
@@ -256,15 +234,13 @@ def test_a_half_that_was_asked_for_too_often_is_given_up_and_can_be_taken_up_aga
         await broker.transactions.check()
         assert len(producer.asked) == 4
 
-    run(tmp_path, clock, producer, test)
-
 
 @pytest.mark.parametrize("ms", [-YEAR_MS, -5000, 5000, YEAR_MS])
-def test_a_half_is_asked_for_in_its_time_whichever_way_the_clock_is_set(tmp_path, clock, producer, ms):
+async def test_a_half_is_asked_for_in_its_time_whichever_way_the_clock_is_set(tmp_path, clock, producer, ms):
     """Given halves, one of them immune, when the clock is set by seconds or years, then none is asked for,
     given up or too old to be ended before that much time has elapsed."""
 
-    async def test(broker: Broker) -> None:
+    async with running(tmp_path, clock, producer) as broker:
         prepare(broker, clock)
         immune = prepare(broker, clock, 1, CHECK_IMMUNITY_TIME_IN_SECONDS="3600")
         clock.set_by(ms)
@@ -277,66 +253,54 @@ def test_a_half_is_asked_for_in_its_time_whichever_way_the_clock_is_set(tmp_path
         assert end(broker, immune, COMMIT) == ResponseCode.SUCCESS
         assert not messages(broker, TRANS_CHECK_MAX_TIME_TOPIC, 0)
 
-    run(tmp_path, clock, producer, test)
 
-
-def test_a_machine_that_starts_with_a_clock_ahead_gives_up_no_half(tmp_path, clock, producer):
+async def test_a_machine_that_starts_with_a_clock_ahead_gives_up_no_half(tmp_path, clock, producer):
     """Given a half that nobody has ended, when the machine starts with a clock that is a year ahead, then it
     is asked for, and not given up as too old."""
 
-    async def before(broker: Broker) -> None:
+    async with running(tmp_path, clock, producer) as broker:
         prepare(broker, clock)
-
-    async def after(broker: Broker) -> None:
-        await check_asks_once(broker, producer)
-
-    run(tmp_path, clock, producer, before)
     clock.set_by(YEAR_MS)
     clock.boot = "second"
-    run(tmp_path, clock, producer, after)
+    async with running(tmp_path, clock, producer) as broker:
+        await check_asks_once(broker, producer)
 
 
 @pytest.mark.parametrize(
     "name", ["TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS"]
 )
-def test_numbers_of_no_use_in_a_half_do_not_stop_the_checks(tmp_path, clock, producer, name):
+async def test_numbers_of_no_use_in_a_half_do_not_stop_the_checks(tmp_path, clock, producer, name):
     """Given a half with a number that no broker writes, then it and those after it are asked for."""
 
-    async def test(broker: Broker) -> None:
+    async with running(tmp_path, clock, producer) as broker:
         prepare(broker, clock, 0, **{name: "9" * 5000})
         prepare(broker, clock, 1)
         clock.advance(60_000)
         await broker.transactions.check()
         assert len(producer.asked) == 2
 
-    run(tmp_path, clock, producer, test)
 
-
-def test_how_long_a_half_waits_is_not_up_to_the_clock_of_its_producer(tmp_path, clock, producer):
+async def test_how_long_a_half_waits_is_not_up_to_the_clock_of_its_producer(tmp_path, clock, producer):
     """Given a producer whose clock is a week behind, then its half is not asked for or given up early."""
 
-    async def test(broker: Broker) -> None:
+    async with running(tmp_path, clock, producer) as broker:
         prepare(broker, ManualClock(clock.time_ms - 7 * 24 * 3_600_000))
         await broker.transactions.check()
         assert not producer.asked
         assert not messages(broker, TRANS_CHECK_MAX_TIME_TOPIC, 0)
 
-    run(tmp_path, clock, producer, test)
 
-
-def test_a_half_without_a_producer_waits_for_one(tmp_path, clock, producer):
-    async def test(broker: Broker) -> None:
+async def test_a_half_without_a_producer_waits_for_one(tmp_path, clock, producer):
+    async with running(tmp_path, clock, producer) as broker:
         prepare(broker, clock, PGROUP="gone")
         clock.time_ms += 60_000
         await broker.transactions.check()
         assert producer.asked == []
         assert halves(broker)[-1].properties["TRANSACTION_CHECK_TIMES"] == "1"
 
-    run(tmp_path, clock, producer, test)
 
-
-def test_an_immune_half_is_not_asked_for_and_holds_up_no_other(tmp_path, clock, producer):
-    async def test(broker: Broker) -> None:
+async def test_an_immune_half_is_not_asked_for_and_holds_up_no_other(tmp_path, clock, producer):
+    async with running(tmp_path, clock, producer) as broker:
         immune = prepare(broker, clock, 0, CHECK_IMMUNITY_TIME_IN_SECONDS="3600")
         prepare(broker, clock, 1)
         clock.time_ms += 60_000
@@ -353,27 +317,22 @@ def test_an_immune_half_is_not_asked_for_and_holds_up_no_other(tmp_path, clock, 
         await broker.transactions.check()
         assert {CheckTransactionState.read(asked).msg_id for asked in producer.asked} == {"U1"}
 
-    run(tmp_path, clock, producer, test)
 
-
-def test_an_immune_half_that_is_ended_too_late_waits_for_its_check(tmp_path, clock, producer):
-    async def test(broker: Broker) -> None:
+async def test_an_immune_half_that_is_ended_too_late_waits_for_its_check(tmp_path, clock, producer):
+    async with running(tmp_path, clock, producer) as broker:
         half = prepare(broker, clock, CHECK_IMMUNITY_TIME_IN_SECONDS="10")
         clock.time_ms += 10_001
         assert end(broker, half, COMMIT) == ResponseCode.ILLEGAL_OPERATION
         assert committed(broker) == []
         assert end(broker, half, COMMIT, check=True) == ResponseCode.SUCCESS
 
-    run(tmp_path, clock, producer, test)
 
-
-def test_a_restart_knows_what_was_resolved_and_asks_for_the_rest(tmp_path, clock, producer):
-    async def before(broker: Broker) -> None:
+async def test_a_restart_knows_what_was_resolved_and_asks_for_the_rest(tmp_path, clock, producer):
+    async with running(tmp_path, clock, producer) as broker:
         made = [prepare(broker, clock, number) for number in range(300)]
         for half in made[::2]:
             end(broker, half, COMMIT)
-
-    async def after(broker: Broker) -> None:
+    async with running(tmp_path, clock, producer) as broker:
         clock.time_ms += 60_000
         await broker.transactions.check()
         asked = [CheckTransactionState.read(request).msg_id for request in producer.asked]
@@ -381,19 +340,17 @@ def test_a_restart_knows_what_was_resolved_and_asks_for_the_rest(tmp_path, clock
         assert broker.offsets.query(GROUP, TRANS_HALF_TOPIC, 0) == 300
         assert broker.offsets.query(GROUP, TRANS_OP_HALF_TOPIC, 0) == len(ops(broker))
 
-    run(tmp_path, clock, producer, before)
-    run(tmp_path, clock, producer, after)
 
-
-def test_a_crash_between_commits_and_their_op_messages_gives_each_message_once(tmp_path, clock, producer):
+async def test_a_crash_between_commits_and_their_op_messages_gives_each_message_once(
+    tmp_path, clock, producer
+):
     count = 3 * AT_ONCE + 1
 
-    async def before(broker: Broker) -> None:
+    async with running(tmp_path, clock, producer) as broker:
         for number in range(count):
             end(broker, prepare(broker, clock, number), COMMIT)
         broker.transactions._unwritten.clear()  # what a crash takes
-
-    async def after(broker: Broker) -> None:
+    async with running(tmp_path, clock, producer) as broker:
         for half in halves(broker)[::100]:  # the answer of a check that was asked before
             assert end(broker, half, COMMIT, check=True) == ResponseCode.SUCCESS
         clock.time_ms += 60_000
@@ -401,22 +358,22 @@ def test_a_crash_between_commits_and_their_op_messages_gives_each_message_once(t
         assert producer.asked == []
         assert committed(broker) == [b"body %d" % number for number in range(count)]
 
-    run(tmp_path, clock, producer, before)
-    run(tmp_path, clock, producer, after)
 
-
-def test_what_was_committed_before_a_crash_is_not_decided_before_the_index_is_complete(
+async def test_what_was_committed_before_a_crash_is_not_decided_before_the_index_is_complete(
     tmp_path, clock, producer, monkeypatch
 ):
     """The index alone tells whether a half was committed. Until it does, nothing becomes of the half."""
 
-    async def before(broker: Broker) -> None:
+    async with running(tmp_path, clock, producer) as broker:
         for number in range(100):
             end(broker, prepare(broker, clock, number), COMMIT)
         prepare(broker, clock, 100)
         broker.transactions._unwritten.clear()  # what a crash takes
-
-    async def after(broker: Broker) -> None:
+    (tmp_path / "store" / "abort").touch()
+    shutil.rmtree(tmp_path / "store" / "index")
+    monkeypatch.setattr(index_catch_up, "STEP_BYTES", 1000)
+    monkeypatch.setattr(IndexCatchUp, "run_once", lambda self: None)
+    async with running(tmp_path, clock, producer) as broker:
         assert broker.store.index_catch_up.is_behind
         last, undecided = halves(broker)[99:101]
         assert end(broker, last, COMMIT, check=True) == ResponseCode.SYSTEM_ERROR
@@ -432,85 +389,68 @@ def test_what_was_committed_before_a_crash_is_not_decided_before_the_index_is_co
         assert end(broker, undecided, COMMIT, check=True) == ResponseCode.SUCCESS
         assert committed(broker) == [b"body %d" % number for number in range(101)]
 
-    run(tmp_path, clock, producer, before)
-    (tmp_path / "store" / "abort").touch()
-    shutil.rmtree(tmp_path / "store" / "index")
-    monkeypatch.setattr(index_catch_up, "STEP_BYTES", 1000)
-    monkeypatch.setattr(IndexCatchUp, "run_once", lambda self: None)
-    run(tmp_path, clock, producer, after)
 
-
-def test_a_clock_that_is_put_right_while_the_index_catches_up_gives_up_no_half(
+async def test_a_clock_that_is_put_right_while_the_index_catches_up_gives_up_no_half(
     tmp_path, clock, producer, monkeypatch
 ):
     """Given a machine that started with a clock a year behind and was off again before its index was
     complete, when the clock was put right by then, then halves are asked for
     and not given up as too old."""
 
-    async def before(broker: Broker) -> None:
+    def crash(boot: str) -> None:
+        (tmp_path / "store" / "abort").touch()
+        clock.boot = boot
+
+    async with running(tmp_path, clock, producer) as broker:
         for number in range(100):
             prepare(broker, clock, number)
-
-    async def behind(broker: Broker) -> None:
+    shutil.rmtree(tmp_path / "store" / "index")
+    monkeypatch.setattr(index_catch_up, "STEP_BYTES", 1000)
+    monkeypatch.setattr(IndexCatchUp, "run_once", lambda self: None)
+    crash("second")
+    clock.set_by(-YEAR_MS)
+    async with running(tmp_path, clock, producer) as broker:
         assert broker.store.index_catch_up.is_behind
         clock.set_by(YEAR_MS)
         await broker.transactions.check()
         assert broker.store.clock_steps.today(0, 0) == 0  # back and ahead: both were seen
-
-    async def nothing(broker: Broker) -> None:
+    crash("third")
+    async with running(tmp_path, clock, producer) as broker:
         assert broker.store.index_catch_up.is_behind
-
-    async def after(broker: Broker) -> None:
+    crash("fourth")
+    async with running(tmp_path, clock, producer) as broker:
         broker.store.index_catch_up.finish()
         clock.advance(60_000)
         await broker.transactions.check()
         assert len(producer.asked) == 100
         assert not messages(broker, TRANS_CHECK_MAX_TIME_TOPIC, 0)
 
-    run(tmp_path, clock, producer, before)
-    shutil.rmtree(tmp_path / "store" / "index")
-    monkeypatch.setattr(index_catch_up, "STEP_BYTES", 1000)
-    monkeypatch.setattr(IndexCatchUp, "run_once", lambda self: None)
-    for boot, test, set_by_ms in (
-        ("second", behind, -YEAR_MS),
-        ("third", nothing, 0),
-        ("fourth", after, 0),
-    ):
-        (tmp_path / "store" / "abort").touch()
-        clock.set_by(set_by_ms)
-        clock.boot = boot
-        run(tmp_path, clock, producer, test)
 
-
-def test_a_machine_that_starts_twice_after_its_clock_was_wrong_gives_up_no_half(tmp_path, clock, producer):
+async def test_a_machine_that_starts_twice_after_its_clock_was_wrong_gives_up_no_half(
+    tmp_path, clock, producer
+):
     """Given a half that was stored long ago only by a clock that nobody trusts yet, when the machine starts
     once more, then that is still not time that passed."""
-
-    async def before(broker: Broker) -> None:
+    async with running(tmp_path, clock, producer) as broker:
         prepare(broker, clock)
-
-    async def nothing(broker: Broker) -> None:
-        clock.advance(1000)
-
-    async def after(broker: Broker) -> None:
+    clock.set_by(YEAR_MS)
+    for clock.boot in ("second", "third"):
+        async with running(tmp_path, clock, producer):
+            clock.advance(1000)
+    clock.boot = "fourth"
+    async with running(tmp_path, clock, producer) as broker:
         await check_asks_once(broker, producer)
 
-    run(tmp_path, clock, producer, before)
-    clock.set_by(YEAR_MS)
-    for boot, test in (("second", nothing), ("third", nothing), ("fourth", after)):
-        clock.boot = boot
-        run(tmp_path, clock, producer, test)
 
-
-def test_a_half_of_which_nobody_was_asked_is_asked_for_before_it_is_given_up(tmp_path, clock, producer):
+async def test_a_half_of_which_nobody_was_asked_is_asked_for_before_it_is_given_up(tmp_path, clock, producer):
     """Given halves, one of them immune for longer than messages are kept, when the broker is away for longer
     than that, then both are asked for once it is back, and the answers count."""
 
-    async def before(broker: Broker) -> None:
+    async with running(tmp_path, clock, producer) as broker:
         prepare(broker, clock, 0)
         prepare(broker, clock, 1, CHECK_IMMUNITY_TIME_IN_SECONDS="999999999")
-
-    async def after(broker: Broker) -> None:
+    clock.advance(100 * 3_600_000)  # fileReservedTime is 72
+    async with running(tmp_path, clock, producer) as broker:
         await broker.transactions.check()
         assert not messages(broker, TRANS_CHECK_MAX_TIME_TOPIC)
         assert [CheckTransactionState.read(asked).msg_id for asked in producer.asked] == ["U0", "U1"]
@@ -522,13 +462,9 @@ def test_a_half_of_which_nobody_was_asked_is_asked_for_before_it_is_given_up(tmp
         assert not messages(broker, TRANS_CHECK_MAX_TIME_TOPIC)
         assert committed(broker) == [b"body 0", b"body 1"]
 
-    run(tmp_path, clock, producer, before)
-    clock.advance(100 * 3_600_000)  # fileReservedTime is 72
-    run(tmp_path, clock, producer, after)
 
-
-def test_the_last_question_has_time_to_be_answered(tmp_path, clock, producer):
-    async def test(broker: Broker) -> None:
+async def test_the_last_question_has_time_to_be_answered(tmp_path, clock, producer):
+    async with running(tmp_path, clock, producer) as broker:
         prepare(broker, clock)
         for _ in range(3):  # transactionCheckMax
             clock.advance(60_000)
@@ -540,17 +476,16 @@ def test_the_last_question_has_time_to_be_answered(tmp_path, clock, producer):
         await broker.transactions.check()
         assert not messages(broker, TRANS_CHECK_MAX_TIME_TOPIC)
 
-    run(tmp_path, clock, producer, test)
-
 
 @pytest.mark.parametrize("when", ["before the commit", "after the commit"])
-def test_a_clock_that_was_set_back_does_not_hide_what_was_committed_before_a_crash(
+async def test_a_clock_that_was_set_back_does_not_hide_what_was_committed_before_a_crash(
     tmp_path, clock, producer, when
 ):
     """Given a clock that is set back around a commit whose op message a crash takes, then the message is not
     asked for again and comes once: also if index files of the time after that begin before the half."""
 
-    async def before(broker: Broker) -> None:
+    config = {"maxIndexNum": "64", "maxHashSlotNum": "16"}
+    async with running(tmp_path, clock, producer, config) as broker:
         half = prepare(broker, clock)
         if when == "before the commit":
             clock.set_by(-YEAR_MS)
@@ -560,8 +495,7 @@ def test_a_clock_that_was_set_back_does_not_hide_what_was_committed_before_a_cra
         for number in range(1, 100):
             end(broker, prepare(broker, clock, number), ROLLBACK)
         broker.transactions._unwritten.remove(0)  # what a crash takes
-
-    async def after(broker: Broker) -> None:
+    async with running(tmp_path, clock, producer, config) as broker:
         assert len(broker.store.index.files) > 2
         assert end(broker, halves(broker)[0], COMMIT, check=True) == ResponseCode.SUCCESS
         clock.advance(60_000)
@@ -569,30 +503,26 @@ def test_a_clock_that_was_set_back_does_not_hide_what_was_committed_before_a_cra
         assert producer.asked == []
         assert committed(broker) == [b"body 0"]
 
-    config = {"maxIndexNum": "64", "maxHashSlotNum": "16"}
-    run(tmp_path, clock, producer, before, config)
-    run(tmp_path, clock, producer, after, config)
 
-
-def test_a_delayed_message_of_a_transaction_is_delayed_when_it_is_committed(tmp_path, clock, producer):
-    async def test(broker: Broker) -> None:
+async def test_a_delayed_message_of_a_transaction_is_delayed_when_it_is_committed(tmp_path, clock, producer):
+    async with running(tmp_path, clock, producer) as broker:
         half = prepare(broker, clock, DELAY="18")
         assert end(broker, half, COMMIT) == ResponseCode.SUCCESS
         assert committed(broker) == []
         (waiting,) = messages(broker, "SCHEDULE_TOPIC_XXXX", 17)
         assert waiting.properties["REAL_TOPIC"] == "T"
 
-    run(tmp_path, clock, producer, test)
 
-
-def test_the_golden_store_goes_on_where_java_stopped(tmp_path, producer):
+async def test_the_golden_store_goes_on_where_java_stopped(tmp_path, producer):
     """Halves, op messages and offsets are those of a Java broker: what it had not resolved is asked for."""
     golden = unpack("transaction", tmp_path)
     golden.path.rename(tmp_path / "store")
     stored_ms = int.from_bytes((tmp_path / "store" / "checkpoint").read_bytes()[:8], "big")
     clock = ManualClock(stored_ms)
 
-    async def test(broker: Broker) -> None:
+    async with running(
+        tmp_path, clock, producer, {**golden.expected["config"], "transactionCheckMax": 100}
+    ) as broker:
         setattr(  # noqa: B010
             broker.producers, "pick", lambda group, may: {"golden_trans_group": producer}.get(group)
         )
@@ -618,5 +548,3 @@ def test_the_golden_store_goes_on_where_java_stopped(tmp_path, producer):
             half = broker.store.look_message(header.commit_log_offset)
             assert half is not None
             assert end(broker, half, COMMIT, check=True, group="golden_trans_group") == ResponseCode.SUCCESS
-
-    run(tmp_path, clock, producer, test, {**golden.expected["config"], "transactionCheckMax": 100})

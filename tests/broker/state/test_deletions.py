@@ -89,9 +89,7 @@ def offset_of(peer: Peer, group: str, topic: str) -> int:
 
 @pytest.mark.parametrize("topic", ["t", f"{RETRY_PREFIX}g", f"{DLQ_PREFIX}g"])
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
-def test_messages_of_a_topic_that_was_made_again_survive_a_kill(
-    tmp_path: Path, flush: str, topic: str
-) -> None:
+def test_messages_of_a_topic_that_was_made_again_survive_a_kill(tmp_path, flush, topic):
     broker = KilledBroker(tmp_path, flushDiskType=flush)
     new = [b"new %d" % number for number in range(NEW)]
     with broker.life() as peer:
@@ -104,7 +102,7 @@ def test_messages_of_a_topic_that_was_made_again_survive_a_kill(
             assert read(peer, topic) == new
 
 
-def test_a_topic_that_a_send_made_survives_a_kill_with_its_message(tmp_path: Path) -> None:
+def test_a_topic_that_a_send_made_survives_a_kill_with_its_message(tmp_path):
     """The process dies before it has saved the topic."""
     broker = KilledBroker(tmp_path)
     for life in range(5):
@@ -116,7 +114,7 @@ def test_a_topic_that_a_send_made_survives_a_kill_with_its_message(tmp_path: Pat
             assert read(peer, f"t{life}") == [b"acknowledged"]
 
 
-def test_what_was_deleted_is_not_back_after_a_kill(tmp_path: Path) -> None:
+def test_what_was_deleted_is_not_back_after_a_kill(tmp_path):
     broker = KilledBroker(tmp_path)
     with broker.life() as peer:
         send(peer, "t", *[b"old"] * OLD)
@@ -126,7 +124,7 @@ def test_what_was_deleted_is_not_back_after_a_kill(tmp_path: Path) -> None:
         assert read(peer, "t") == [b"new"]
 
 
-def test_offsets_go_with_their_topic_and_with_their_group(tmp_path: Path) -> None:
+def test_offsets_go_with_their_topic_and_with_their_group(tmp_path):
     """A group that was at 90 would not see a topic of 60 messages at all."""
     broker = KilledBroker(tmp_path, flushConsumerOffsetInterval="50")
     with broker.life() as peer:
@@ -153,7 +151,7 @@ def test_offsets_go_with_their_topic_and_with_their_group(tmp_path: Path) -> Non
         assert offset_of(peer, "other", "stays") == -1
 
 
-def test_a_consumer_that_ran_all_the_while_is_given_the_new_topic(tmp_path: Path) -> None:
+def test_a_consumer_that_ran_all_the_while_is_given_the_new_topic(tmp_path):
     """It goes on where it was in the old one, which is behind the end of the new one."""
     broker = KilledBroker(tmp_path)
     with broker.life() as peer:
@@ -166,7 +164,7 @@ def test_a_consumer_that_ran_all_the_while_is_given_the_new_topic(tmp_path: Path
         assert moved.ext_fields["nextBeginOffset"] == "0"
 
 
-def test_offsets_that_were_saved_before_the_deletion_do_not_count_after_a_crash(tmp_path: Path) -> None:
+def test_offsets_that_were_saved_before_the_deletion_do_not_count_after_a_crash(tmp_path):
     """The process dies before it can save them without the topic."""
     path = tmp_path / "store" / "config" / "consumerOffset.json"
     with running(tmp_path) as site:
@@ -201,9 +199,7 @@ def send_later(peer: Peer, topic: str, waits: dict[str, str], *bodies: bytes) ->
 
 @pytest.mark.parametrize("waits", WAITS.values(), ids=WAITS)
 @pytest.mark.parametrize("had_queue", [True, False], ids=["others were there", "none was there"])
-def test_messages_that_wait_go_with_their_topic(
-    tmp_path: Path, waits: dict[str, str], had_queue: bool
-) -> None:
+def test_messages_that_wait_go_with_their_topic(tmp_path, waits, had_queue):
     """They were sent to the topic that was deleted, not to the one that is made again."""
     broker = KilledBroker(tmp_path, messageDelayLevel="2s")
     with broker.life() as peer:
@@ -220,9 +216,7 @@ def test_messages_that_wait_go_with_their_topic(
 
 
 @pytest.mark.parametrize("waits", WAITS.values(), ids=WAITS)
-def test_what_had_waited_and_was_deleted_does_not_come_again_after_a_kill(
-    tmp_path: Path, waits: dict[str, str]
-) -> None:
+def test_what_had_waited_and_was_deleted_does_not_come_again_after_a_kill(tmp_path, waits):
     """How far delays and timers are delivered is saved now and then only."""
     broker = KilledBroker(tmp_path, messageDelayLevel="1s", timerFlushIntervalMs="60000")
     with broker.life() as peer:
@@ -235,7 +229,7 @@ def test_what_had_waited_and_was_deleted_does_not_come_again_after_a_kill(
         assert read(peer, "t") == [b"new"]
 
 
-def test_what_was_committed_and_deleted_is_not_committed_again_after_a_kill(tmp_path: Path) -> None:
+def test_what_was_committed_and_deleted_is_not_committed_again_after_a_kill(tmp_path):
     """That it was committed is written a little later than its message."""
     broker = KilledBroker(tmp_path)
     half = {"UNIQ_KEY": "HALF", "TRAN_MSG": "true", "PGROUP": "p"}
@@ -261,7 +255,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield made
 
 
-def test_clients_cannot_say_that_a_topic_was_deleted(site: Site) -> None:
+def test_clients_cannot_say_that_a_topic_was_deleted(site):
     peer = site.connect()
     send(peer, "t", b"kept")
     properties = {"KEYS": "t", "UNIQ_KEY": "A" * 32}
@@ -271,7 +265,7 @@ def test_clients_cannot_say_that_a_topic_was_deleted(site: Site) -> None:
     assert read(peer, "t") == [b"kept"]
 
 
-def test_a_deletion_that_the_log_cannot_take_is_refused_and_changes_nothing(site: Site) -> None:
+def test_a_deletion_that_the_log_cannot_take_is_refused_and_changes_nothing(site):
     peer = site.connect()
     send(peer, "t", b"kept")
     site.do(setattr, site.broker.store, "refusal", "no room on the disk")
@@ -282,7 +276,7 @@ def test_a_deletion_that_the_log_cannot_take_is_refused_and_changes_nothing(site
     assert read(peer, "t") == [b"kept"]
 
 
-def test_queues_of_topics_that_are_no_more_stay_cleaned(tmp_path: Path) -> None:
+def test_queues_of_topics_that_are_no_more_stay_cleaned(tmp_path):
     with running(tmp_path) as site:
         peer = site.connect()
         send(peer, "unused", b"old", b"old")
@@ -295,7 +289,7 @@ def test_queues_of_topics_that_are_no_more_stay_cleaned(tmp_path: Path) -> None:
         assert [bytes(message.body) for message in site.stored("unused")] == [b"new"]
 
 
-def test_an_expired_queue_of_a_topic_that_is_used_keeps_its_offset(tmp_path: Path) -> None:
+def test_an_expired_queue_of_a_topic_that_is_used_keeps_its_offset(tmp_path):
     """Else its next message would have offset 0, and groups that are further would pass over it."""
     with running(tmp_path, {"mappedFileSizeCommitLog": str(64 * 1024)}) as site:
         peer = site.connect()
@@ -310,7 +304,7 @@ def test_an_expired_queue_of_a_topic_that_is_used_keeps_its_offset(tmp_path: Pat
         assert send(peer, "idle", b"4") == [3]
 
 
-def test_a_slave_has_what_was_acknowledged_after_a_deletion_and_nothing_of_before(tmp_path: Path) -> None:
+def test_a_slave_has_what_was_acknowledged_after_a_deletion_and_nothing_of_before(tmp_path):
     master_config = {"brokerRole": "SYNC_MASTER", "haSyncFromStart": "true"}
     with Cluster(slaves=1, directory=tmp_path, config=master_config) as cluster, ExitStack() as stack:
         cluster.create_topic("t")

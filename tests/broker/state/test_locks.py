@@ -13,11 +13,6 @@ Q0, Q1, Q2 = (MessageQueue("t", "b", queue_id) for queue_id in range(3))
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def locks(clock: ManualClock) -> QueueLocks:
     return QueueLocks(clock)
 

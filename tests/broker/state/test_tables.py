@@ -3,8 +3,7 @@ that was there before goes on all the while."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,7 +25,6 @@ from support.sites.broker import (
     send_request,
     until,
 )
-from support.stores.store import ManualClock
 
 MANY = 300
 SMALL = {
@@ -42,7 +40,7 @@ SMALL = {
     "enablePropertyFilter": "true",
 }
 BROKER = "broker-a"
-DAY_MS = 24 * 3_600_000
+pytestmark = [pytest.mark.configured(SMALL), pytest.mark.usefixtures("clock")]
 
 
 class Bystander:
@@ -66,18 +64,6 @@ class Bystander:
         back = {"group": "steady", "offset": str(found[-1].physical_offset), "delayLevel": "0"}
         self.peer.ask(RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, back))
         unlock(self.peer, "steady", "bystander", ("t", 1))
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def site(tmp_path: Path, clock: ManualClock) -> Iterator[Site]:
-    with running(tmp_path, SMALL, clock=clock) as made:
-        made.make_topic("t")
-        yield made
 
 
 @pytest.fixture
@@ -108,6 +94,28 @@ def lock_request(
     wanted = [{"topic": topic, "brokerName": broker, "queueId": number} for topic, number in queues]
     body = {"consumerGroup": group, "clientId": client, "mqSet": wanted}
     return RemotingCommand(code, {}, lenient_json.dumps(body))
+
+
+def group_by_lock(peer: Peer, name: str) -> None:
+    lock(peer, name, "c", ("t", 2))
+    unlock(peer, name, "c", ("t", 2))
+
+
+# Requests that make a group
+MAKERS: dict[str, Callable[[Peer, str], object]] = {
+    "pull": lambda peer, name: peer.call(pull_request("t", group=name)),
+    "heartbeat": lambda peer, name: peer.call(heartbeat("c", name, [subscription("t")])),
+    "lock": group_by_lock,
+    "question": lambda peer, name: peer.call(
+        RemotingCommand(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name})
+    ),
+    "admin": lambda peer, name: peer.call(
+        RemotingCommand(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, lenient_json.dumps({"groupName": name})
+        )
+    ),
+    "retry": lambda peer, name: peer.call(send_request(f"%RETRY%{name}", j="1")),
+}
 
 
 def commit(peer: Peer, group: str, topic: str, queue_id: int, offset: int) -> int:
@@ -219,60 +227,26 @@ def test_offsets_of_light_queues_are_bounded(tmp_path):
         assert site.broker.offsets.query("%LMQ%7", "%LMQ%7", 0) == 9
 
 
-def test_resets_and_clones_make_no_offsets_without_end(tmp_path):
-    with running(tmp_path, {**SMALL, "useServerSideResetOffset": "true"}) as site:
-        site.make_topic("t")
-        bystander, peer = Bystander(site), site.connect()
-        reset = {"topic": "t", "group": "steady", "timestamp": "-1", "isForce": "true"}
-        for number in range(MANY):
-            wrong = {**reset, "queueId": str(4 + number)}
-            answer = peer.call(RemotingCommand(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, wrong))
-            assert answer.code == ResponseCode.INVALID_PARAMETER
-            clone = {"srcGroup": "steady", "destGroup": f"c-{number}", "topic": "t", "offline": "true"}
-            peer.call(RemotingCommand(RequestCode.CLONE_GROUP_OFFSET, clone))
-        assert site.broker.offsets._count <= 50
-        assert refused(site, "maxConsumerOffsets") > 0
-        bystander.work()
+@pytest.mark.configured({**SMALL, "useServerSideResetOffset": "true"})
+def test_resets_and_clones_make_no_offsets_without_end(site):
+    bystander, peer = Bystander(site), site.connect()
+    reset = {"topic": "t", "group": "steady", "timestamp": "-1", "isForce": "true"}
+    for number in range(MANY):
+        wrong = {**reset, "queueId": str(4 + number)}
+        answer = peer.call(RemotingCommand(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, wrong))
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        clone = {"srcGroup": "steady", "destGroup": f"c-{number}", "topic": "t", "offline": "true"}
+        peer.call(RemotingCommand(RequestCode.CLONE_GROUP_OFFSET, clone))
+    assert site.broker.offsets._count <= 50
+    assert refused(site, "maxConsumerOffsets") > 0
+    bystander.work()
 
 
 # Groups and topics
 
 
-def group_by_pull(peer: Peer, name: str) -> None:
-    peer.call(pull_request("t", group=name))
-
-
-def group_by_heartbeat(peer: Peer, name: str) -> None:
-    peer.call(heartbeat("c", name, [subscription("t")]))
-
-
-def group_by_lock(peer: Peer, name: str) -> None:
-    lock(peer, name, "c", ("t", 2))
-    unlock(peer, name, "c", ("t", 2))
-
-
-def group_by_question(peer: Peer, name: str) -> None:
-    peer.call(RemotingCommand(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name}))
-
-
-def group_by_admin(peer: Peer, name: str) -> None:
-    body = lenient_json.dumps({"groupName": name})
-    peer.call(RemotingCommand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body))
-
-
-def group_by_retry(peer: Peer, name: str) -> None:
-    peer.call(send_request(f"%RETRY%{name}", j="1"))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        group_by_pull, group_by_heartbeat, group_by_lock, group_by_question, group_by_admin, group_by_retry
-    ],
-)  # fmt: skip
-def test_groups_are_bounded_whatever_makes_them(
-    site: Site, bystander: Bystander, make: Callable[[Peer, str], None]
-):
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_groups_are_bounded_whatever_makes_them(site, bystander, make):
     """Given requests that make groups, then there are no more than the budget and, of retry topics, no more
     than groups; groups that are there go on, and one that is deleted makes room."""
     peer = site.connect()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from kourou.clock import SystemClock
@@ -13,7 +11,7 @@ HOUR_MS = 3_600_000
 
 
 @pytest.mark.parametrize("ms", [-HOUR_MS, HOUR_MS])
-def test_the_log_is_flushed_in_time_after_the_clock_was_set(tmp_path: Path, ms: int) -> None:
+def test_the_log_is_flushed_in_time_after_the_clock_was_set(tmp_path, ms):
     """Given a little to flush, when the clock is set by an hour, then it is flushed in its interval."""
     clock = ManualClock()
     with open_store(small_config(tmp_path), clock=clock) as store:
@@ -29,7 +27,7 @@ def test_the_log_is_flushed_in_time_after_the_clock_was_set(tmp_path: Path, ms: 
         assert store.checkpoint.logics_msg_timestamp == store.commit_log.files.store_timestamp > 0
 
 
-def test_a_sender_that_waits_for_the_disk_is_not_told_too_early(tmp_path: Path) -> None:
+def test_a_sender_that_waits_for_the_disk_is_not_told_too_early(tmp_path):
     """Given a send that waits for the disk, when the clock is set an hour ahead, then it still waits."""
     clock = ManualClock()
     with open_store(small_config(tmp_path), clock=clock) as store:
@@ -46,7 +44,7 @@ def test_a_sender_that_waits_for_the_disk_is_not_told_too_early(tmp_path: Path) 
         assert len(told) == 1
 
 
-def test_elapsed_time_counts_from_the_same_moment_in_each_process_of_a_boot() -> None:
+def test_elapsed_time_counts_from_the_same_moment_in_each_process_of_a_boot():
     clock = SystemClock()
     first, second = clock.elapsed_ms(), clock.elapsed_ms()
     assert 0 < first <= second

@@ -10,7 +10,6 @@ import asyncio
 import random
 import threading
 from contextlib import ExitStack
-from pathlib import Path
 
 from kourou.client import Consumer, ReceivedMessage
 from kourou.errors import KourouError
@@ -118,7 +117,7 @@ class Reader:
         return wanted.items() <= self.seen.items()
 
 
-def test_no_acknowledged_message_is_lost_with_the_master(tmp_path: Path) -> None:
+def test_no_acknowledged_message_is_lost_with_the_master(tmp_path):
     chance = random.Random(8)
     load, reader = Load(), Reader()
     with kourou_name_server(tmp_path) as server, ExitStack() as stack:

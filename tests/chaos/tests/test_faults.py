@@ -14,13 +14,13 @@ import pytest
 
 from chaos import mounts, peers
 from chaos.mounts import needs_mounts
-from chaos.nodes import Node, broker, name_server, started, until
+from chaos.nodes import Node, broker, name_server, started
 from kourou.message.compression import CompressionType
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from support.poison import bomb
 from support.recorded.wire import Caller
-from support.sites.broker import Peer, heartbeat, pull_request, send_request
+from support.sites.broker import Peer, heartbeat, pull_request, send_request, until
 
 HOUR_S = 3600
 GIGABYTE = 1 << 30
@@ -67,7 +67,7 @@ def small(directory: Path, **more: Any) -> Node:
 
 @needs_mounts
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_a_full_disk_refuses_messages_and_takes_them_again(tmp_path: Path, flush: str) -> None:
+def test_a_full_disk_refuses_messages_and_takes_them_again(tmp_path, flush):
     """Given a disk that fills up under load, then nothing acknowledged is lost, now and after a kill."""
     with mounts.small_disk(tmp_path / "broker-a" / "store", 32) as disk:
         node = small(tmp_path, flushDiskType=flush)
@@ -95,7 +95,7 @@ def test_a_full_disk_refuses_messages_and_takes_them_again(tmp_path: Path, flush
 
 
 @needs_mounts
-def test_a_broker_does_not_start_on_a_full_disk_and_says_so(tmp_path: Path) -> None:
+def test_a_broker_does_not_start_on_a_full_disk_and_says_so(tmp_path):
     with mounts.small_disk(tmp_path / "broker-a" / "store", 4) as disk:
         node = small(tmp_path)
         mounts.fill(disk)
@@ -106,7 +106,7 @@ def test_a_broker_does_not_start_on_a_full_disk_and_says_so(tmp_path: Path) -> N
 
 @needs_mounts
 @pytest.mark.parametrize("folder", ["commitlog", "consumequeue", "index", "config"])
-def test_a_directory_that_is_read_only_for_a_while(tmp_path: Path, folder: str) -> None:
+def test_a_directory_that_is_read_only_for_a_while(tmp_path, folder):
     """Given a part of the store that takes no new file, then the broker serves or refuses, and goes on when
     files can be made again."""
     node = small(tmp_path, maxIndexNum=60, maxHashSlotNum=20)
@@ -130,7 +130,7 @@ def test_a_directory_that_is_read_only_for_a_while(tmp_path: Path, folder: str) 
 
 
 @needs_mounts
-def test_a_broker_does_not_start_in_a_read_only_directory_and_says_so(tmp_path: Path) -> None:
+def test_a_broker_does_not_start_in_a_read_only_directory_and_says_so(tmp_path):
     node = small(tmp_path)
     (node.directory / "store").mkdir()
     with (
@@ -141,7 +141,7 @@ def test_a_broker_does_not_start_in_a_read_only_directory_and_says_so(tmp_path: 
     assert "Traceback" not in node.said()
 
 
-def test_a_second_broker_on_a_store_says_so_and_leaves_the_first_alone(tmp_path: Path) -> None:
+def test_a_second_broker_on_a_store_says_so_and_leaves_the_first_alone(tmp_path):
     node = small(tmp_path)
     with started(node):
         node.create_topic("t", 1)
@@ -163,7 +163,7 @@ def test_a_second_broker_on_a_store_says_so_and_leaves_the_first_alone(tmp_path:
 # Processes
 
 
-def test_a_broker_that_stands_still_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_broker_that_stands_still_goes_on_where_it_was(tmp_path):
     chance = random.Random(3)
     node = small(tmp_path)
     with started(node):
@@ -185,7 +185,7 @@ def test_a_broker_that_stands_still_goes_on_where_it_was(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("shift_s", [HOUR_S, -HOUR_S])
-def test_a_clock_that_is_set(tmp_path: Path, shift_s: int) -> None:
+def test_a_clock_that_is_set(tmp_path, shift_s):
     """Given delayed messages, when the clock of the machine is set by an hour, while the broker runs and
     while it is away, then each comes, once, when its delay has elapsed: one of half an hour does not come in
     this test. The offsets of the queue have no gap."""
@@ -212,7 +212,7 @@ def test_a_clock_that_is_set(tmp_path: Path, shift_s: int) -> None:
         assert found == sorted(body for body in client.acknowledged if body != late)
 
 
-def test_transactions_are_checked_after_a_clock_was_ahead(tmp_path: Path) -> None:
+def test_transactions_are_checked_after_a_clock_was_ahead(tmp_path):
     """Given a half message that was stored while the clock was an hour ahead, when the clock is right again,
     then it and those behind it are asked for, and not in an hour."""
     node = small(tmp_path)
@@ -240,7 +240,7 @@ def send_half(producer: Peer, number: int) -> None:
 # Descriptors and connections
 
 
-def test_descriptors_that_run_out(tmp_path: Path) -> None:
+def test_descriptors_that_run_out(tmp_path):
     """Given a broker that may open few files, when connections take them all, then those that stand are
     served, the broker says what is missing, and takes connections again when there is room."""
     node = small(tmp_path)
@@ -259,7 +259,7 @@ def test_descriptors_that_run_out(tmp_path: Path) -> None:
     assert "Traceback" not in node.said()
 
 
-def test_floods_of_connections_and_half_frames(tmp_path: Path) -> None:
+def test_floods_of_connections_and_half_frames(tmp_path):
     """Given thousands of connections that come, go or stop in the middle of a frame, then others are served,
     and memory and descriptors are what they were."""
     nodes = (small(tmp_path), name_server(tmp_path))
@@ -278,7 +278,7 @@ def test_floods_of_connections_and_half_frames(tmp_path: Path) -> None:
         assert Client(nodes[0]).send()
 
 
-def test_clients_that_do_not_read(tmp_path: Path) -> None:
+def test_clients_that_do_not_read(tmp_path):
     """Given clients that ask for megabytes and read none, then the broker keeps little of it for them."""
     node = small(tmp_path)
     with started(node):
@@ -299,7 +299,7 @@ def test_clients_that_do_not_read(tmp_path: Path) -> None:
 # Bodies that inflate
 
 
-def test_bodies_that_inflate_cost_a_broker_nothing(tmp_path: Path) -> None:
+def test_bodies_that_inflate_cost_a_broker_nothing(tmp_path):
     """Given a message that inflates to gigabytes, then the broker stores it and inflates nothing, whatever it
     filters by; a registration that does is refused."""
     node, server = broker(tmp_path, enablePropertyFilter="true"), name_server(tmp_path)
@@ -336,7 +336,7 @@ except CorruptRecordError as error:
 
 
 @pytest.mark.parametrize("kind", list(CompressionType))
-def test_a_body_that_inflates_costs_a_client_what_is_allowed(kind: CompressionType) -> None:
+def test_a_body_that_inflates_costs_a_client_what_is_allowed(kind):
     """Given a body that inflates to a gigabyte, then a process that may have little more memory says so."""
     body = bomb(kind, GIGABYTE)
     command = [sys.executable, "-c", PROGRAM, str(GIGABYTE + (GIGABYTE >> 1)), kind.name]

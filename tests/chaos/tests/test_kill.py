@@ -208,7 +208,7 @@ def _records(body: bytes | memoryview) -> list[StoredMessage]:
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_and_nothing_comes_that_must_not(tmp_path: Path) -> None:
+def test_nothing_is_lost_and_nothing_comes_that_must_not(tmp_path):
     run = Run(tmp_path, seed=6)
 
     async def main() -> tuple[Counter[str], Counter[str]]:

@@ -24,7 +24,7 @@ def recorded() -> tuple[Recorder, dict[str, list[Found]]]:
     return recorder, found
 
 
-def test_promises_that_are_kept_are_no_finding() -> None:
+def test_promises_that_are_kept_are_no_finding():
     recorder, found = recorded()
     assert recorder.judge(found) == []
     assert recorder.unconsumed() == set()
@@ -75,13 +75,13 @@ def _consume(recorder: Recorder, found: dict[str, list[Found]]) -> None:
         (_consume, "a consumer was given nobody, which nobody sent"),
     ],
 )
-def test_a_promise_that_is_broken_is_found(damage, says) -> None:
+def test_a_promise_that_is_broken_is_found(damage, says):
     recorder, found = recorded()
     damage(recorder, found)
     assert says in "\n".join(recorder.judge(found))
 
 
-def test_the_order_of_a_producer_is_looked_at() -> None:
+def test_the_order_of_a_producer_is_looked_at():
     recorder, found = recorded()
     first, second = found["plain-1"][0], found["plain-2"][0]
     found["plain-1"], found["plain-2"] = (

@@ -10,7 +10,7 @@ import pytest
 from kourou.remoting.connection import Connection
 from kourou.remoting.protocol.command import RemotingCommand, decode
 from kourou.remoting.server import RemotingServer
-from support.loops import LOOPS, run
+from support.loops import LOOPS
 
 ECHO = 1
 IDLE_S = 0.4
@@ -41,22 +41,19 @@ async def drip(port: int, data: bytes, pause_s: float, at_once: int = 1) -> byte
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_frame_that_drips_in_is_given_up(loop: str) -> None:
+async def test_a_frame_that_drips_in_is_given_up(loop):
     """Given peers that send a byte now and then, when their frame takes too long, then they are closed; one
     whose whole frames come slowly is answered."""
 
-    async def main() -> None:
-        server = RemotingServer({ECHO: echo}, idle_timeout_s=IDLE_S)
-        port = await server.start("127.0.0.1", 0)
-        answers = await asyncio.gather(
-            drip(port, FRAME, IDLE_S / 10),
-            # A whole frame and a piece of the next, again and again: nothing but a frame that begins is new.
-            drip(port, FRAME * 20, IDLE_S / 10, len(FRAME) + len(FRAME) // 20),
-            drip(port, FRAME[:-1], IDLE_S / 10, len(FRAME)),
-        )
-        assert answers[0] == b""
-        assert decode(answers[1][4 : 4 + int.from_bytes(answers[1][:4], "big")]).ext_fields == {"slow": "1"}
-        assert answers[2] == b""
-        await server.stop()
-
-    run(loop, main())
+    server = RemotingServer({ECHO: echo}, idle_timeout_s=IDLE_S)
+    port = await server.start("127.0.0.1", 0)
+    answers = await asyncio.gather(
+        drip(port, FRAME, IDLE_S / 10),
+        # A whole frame and a piece of the next, again and again: nothing but a frame that begins is new.
+        drip(port, FRAME * 20, IDLE_S / 10, len(FRAME) + len(FRAME) // 20),
+        drip(port, FRAME[:-1], IDLE_S / 10, len(FRAME)),
+    )
+    assert answers[0] == b""
+    assert decode(answers[1][4 : 4 + int.from_bytes(answers[1][:4], "big")]).ext_fields == {"slow": "1"}
+    assert answers[2] == b""
+    await server.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +14,7 @@ SEED = 9
 
 
 @pytest.mark.slow
-def test_nothing_acknowledged_is_lost_whatever_happens(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nothing_acknowledged_is_lost_whatever_happens(tmp_path, caplog):
     caplog.set_level(logging.CRITICAL, "kourou")  # clients have a lot to say of brokers that die
     soak = Soak(SECONDS, SEED, tmp_path)
     wrong = soak.run()
@@ -26,7 +23,7 @@ def test_nothing_acknowledged_is_lost_whatever_happens(
     assert len(soak.recorder.promised) > SECONDS * 20
 
 
-def test_memory_and_descriptors_that_grow_are_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_and_descriptors_that_grow_are_a_finding(monkeypatch):
     times = iter(range(0, 10_000, 10))
     monkeypatch.setattr("chaos.soak.time.monotonic", lambda: next(times))
     growth = Growth()

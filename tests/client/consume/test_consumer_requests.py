@@ -20,79 +20,70 @@ from support.sites.clients import bodies, of_topic, run, send, take, until
 from support.sites.servers import mqadmin
 
 
-def test_a_consumer_says_what_it_does(target, topic):
-    async def main():
-        await send(target, topic, bodies(8))
-        group = f"G{topic}"
-        consumer = Consumer(target.namesrv, group=group, subscribe={topic: "*"}, consume_from="first")
-        found: list[bytes] = []
+async def test_a_consumer_says_what_it_does(target, topic):
+    await send(target, topic, bodies(8))
+    group = f"G{topic}"
+    consumer = Consumer(target.namesrv, group=group, subscribe={topic: "*"}, consume_from="first")
+    found: list[bytes] = []
 
-        @consumer.handler
-        async def handle(message: ReceivedMessage) -> None:
-            found.append(bytes(message.body))
+    @consumer.handler
+    async def handle(message: ReceivedMessage) -> None:
+        found.append(bytes(message.body))
 
-        async with consumer:
-            await until(lambda: len(found) == 8)
-            header = GetConsumerRunningInfo(group, consumer.core.client_id, True)
-            answer = await asyncio.to_thread(
-                target.call, "broker-a", RequestCode.GET_CONSUMER_RUNNING_INFO, header.fields()
-            )
-            info = lenient_json.loads(answer.body)
-            assert {item["topic"] for item in info["subscriptionSet"]} == {topic, f"%RETRY%{group}"}
-            queues = {MessageQueue.from_json(text): value for text, value in info["mqTable"].items()}
-            assert set(of_topic(consumer, topic)) <= set(queues)
-            assert sum(queues[queue]["commitOffset"] for queue in of_topic(consumer, topic)) == 8
-            assert info["statusTable"][topic]["consumeOKTPS"] > 0
-            assert "test_consumer_requests" in info["jstack"]
-            assert info["properties"]["PROP_CONSUMEORDERLY"] == "false"
+    async with consumer:
+        await until(lambda: len(found) == 8)
+        header = GetConsumerRunningInfo(group, consumer.core.client_id, True)
+        answer = await asyncio.to_thread(
+            target.call, "broker-a", RequestCode.GET_CONSUMER_RUNNING_INFO, header.fields()
+        )
+        info = lenient_json.loads(answer.body)
+        assert {item["topic"] for item in info["subscriptionSet"]} == {topic, f"%RETRY%{group}"}
+        queues = {MessageQueue.from_json(text): value for text, value in info["mqTable"].items()}
+        assert set(of_topic(consumer, topic)) <= set(queues)
+        assert sum(queues[queue]["commitOffset"] for queue in of_topic(consumer, topic)) == 8
+        assert info["statusTable"][topic]["consumeOKTPS"] > 0
+        assert "pytest_pyfunc_call" in info["jstack"]  # what the main thread does
+        assert info["properties"]["PROP_CONSUMEORDERLY"] == "false"
 
-            answer = await asyncio.to_thread(
-                target.call,
-                "broker-a",
-                RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
-                GetConsumerStatus(topic, group).fields(),
-            )
-            (table,) = lenient_json.loads(answer.body)["consumerTable"].values()
-            assert sum(table.values()) == 8
-
-    run(main())
+        answer = await asyncio.to_thread(
+            target.call,
+            "broker-a",
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+            GetConsumerStatus(topic, group).fields(),
+        )
+        (table,) = lenient_json.loads(answer.body)["consumerTable"].values()
+        assert sum(table.values()) == 8
 
 
 @pytest.mark.interop
-def test_mqadmin_reads_what_it_says(target, topic):
-    async def main():
-        group = f"G{topic}"
-        async with Consumer(target.namesrv, group=group, subscribe=topic) as consumer:
-            await until(lambda: len(of_topic(consumer, topic)) == 4)
-            (listed, shown) = await asyncio.to_thread(
-                mqadmin,
-                target.directory,
-                ["consumerStatus", "-n", target.namesrv, "-g", group],
-                ["consumerStatus", "-n", target.namesrv, "-g", group, "-i", consumer.core.client_id],
+async def test_mqadmin_reads_what_it_says(target, topic):
+    group = f"G{topic}"
+    async with Consumer(target.namesrv, group=group, subscribe=topic) as consumer:
+        await until(lambda: len(of_topic(consumer, topic)) == 4)
+        (listed, shown) = await asyncio.to_thread(
+            mqadmin,
+            target.directory,
+            ["consumerStatus", "-n", target.namesrv, "-g", group],
+            ["consumerStatus", "-n", target.namesrv, "-g", group, "-i", consumer.core.client_id],
+        )
+        assert consumer.core.client_id in listed
+        assert "#Consumer Subscription#" in shown
+        assert topic in shown
+
+
+async def test_offsets_are_reset_while_it_runs(target, topic):
+    group = f"G{topic}"
+    await send(target, topic, bodies(20))
+    async with Consumer(target.namesrv, group=group, subscribe=topic, consume_from="first") as consumer:
+        await take(consumer, 20)
+        await consumer.commit()
+        for broker in target.brokers:
+            header = ResetOffset(group, topic, 0, True)
+            await asyncio.to_thread(
+                target.call, broker, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.fields()
             )
-            assert consumer.core.client_id in listed
-            assert "#Consumer Subscription#" in shown
-            assert topic in shown
-
-    run(main(), 120)
-
-
-def test_offsets_are_reset_while_it_runs(target, topic):
-    async def main():
-        group = f"G{topic}"
-        await send(target, topic, bodies(20))
-        async with Consumer(target.namesrv, group=group, subscribe=topic, consume_from="first") as consumer:
-            await take(consumer, 20)
-            await consumer.commit()
-            for broker in target.brokers:
-                header = ResetOffset(group, topic, 0, True)
-                await asyncio.to_thread(
-                    target.call, broker, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.fields()
-                )
-            again = await take(consumer, 20)
-            assert sorted(bytes(message.body) for message in again) == sorted(bodies(20))
-
-    run(main())
+        again = await take(consumer, 20)
+        assert sorted(bytes(message.body) for message in again) == sorted(bodies(20))
 
 
 def test_a_message_is_consumed_directly(target, topic):

@@ -6,9 +6,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,16 +17,13 @@ from kourou.errors import KourouError
 from kourou.remoting.protocol.codes import RequestCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.headers import CreateTopic
-from support.java import RUN, java
+from support.java import java
 from support.recorded.wire import Caller, free_ports
 from support.sites.clients import run, until
 from support.sites.servers import (
     HOST,
-    SMALL_STORE,
+    Mortal,
     broker_names,
-    java_environment,
-    listens,
-    stop,
     wait_until,
     write_broker_conf,
 )
@@ -39,65 +33,23 @@ KEYS = 8
 MINUTES_S = 240.0
 
 
-class Mortal:
-    """A server that can be killed, and started again as it was."""
-
-    def __init__(self, kind: str, role: str, conf: Path, port: int) -> None:
-        self._kind, self._role, self._conf = kind, role, conf
-        self.port = port
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        program: list[str | Path] = [sys.executable, "-m", "kourou"] if self._kind == "kourou" else [RUN]
-        directory = self._conf.parent
-        with open(directory / f"{self._role}.log", "ab") as log:
-            self.process = subprocess.Popen(
-                [*program, self._role, "-c", str(self._conf)],
-                stdout=log,
-                stderr=log,
-                env=java_environment(directory),
-            )
-        wait_until(lambda: listens(self.port), self.process)
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
-    def end(self) -> None:
-        if self.process is not None:
-            stop(self.process)
-
-
 class MortalCluster:
     """A name server and two brokers."""
 
     def __init__(self, kind: str, directory: Path) -> None:
         port = free_ports(0)
         conf = directory / "namesrv.conf"
-        lines = [f"listenPort={port}", f"kvConfigPath={directory}/kvConfig.json"]
-        if kind == "kourou":
-            lines.append(f"bindAddress={HOST}")
+        lines = [f"listenPort={port}", f"kvConfigPath={directory}/kvConfig.json", f"bindAddress={HOST}"]
         conf.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        self.name_server = Mortal(kind, "namesrv", conf, port)
+        self.name_server = Mortal(kind, "namesrv", conf)
         self.brokers: dict[str, Mortal] = {}
         for name in ("broker-a", "broker-b"):
-            home = directory / name
-            home.mkdir()
+            (directory / name).mkdir()
             more = {
-                **SMALL_STORE,
-                "brokerName": name,
-                "registerNameServerPeriod": 10_000,
-                "waitTimeMillsInSendQueue": 20_000,
+                "brokerName": name, "registerNameServerPeriod": 10_000, "waitTimeMillsInSendQueue": 20_000,
                 "osPageCacheBusyTimeOutMills": 20_000,
-            }
-            if kind == "kourou":
-                more["bindAddress"] = HOST
-            broker_conf = write_broker_conf(home, port, more)
-            listen = next(
-                line for line in broker_conf.read_text().splitlines() if line.startswith("listenPort=")
-            )
-            self.brokers[name] = Mortal(kind, "broker", broker_conf, int(listen.partition("=")[2]))
+            }  # fmt: skip
+            self.brokers[name] = Mortal(kind, "broker", write_broker_conf(directory / name, port, more))
 
     @property
     def namesrv(self) -> str:
@@ -117,7 +69,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MortalCl
     made = MortalCluster(request.param, tmp_path)
     with ExitStack() as stack:
         for server in (made.name_server, *made.brokers.values()):
-            stack.callback(server.end)
+            stack.callback(server.stop)
             server.start()
         assert made.name_server.process is not None
         wait_until(
@@ -187,7 +139,7 @@ class Load:
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_while_servers_come_and_go(cluster: MortalCluster):
+def test_nothing_is_lost_while_servers_come_and_go(cluster):
     async def main() -> None:
         gc.collect()
         before = sockets()

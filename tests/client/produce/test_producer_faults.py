@@ -81,19 +81,13 @@ async def brokers(answers: Callable[[str, int], int]) -> AsyncIterator[tuple[Bro
             await server.stop()
 
 
-def play(
-    answers: Callable[[str, int], int],
-    test: Callable[[Producer, Brokers], Any],
-    **options: Any,
-) -> None:
-    async def main() -> None:
-        async with (
-            brokers(answers) as (both, namesrv),
-            Producer(namesrv, **{"group": "PG", "timeout_s": 10, **options}) as producer,
-        ):
-            await test(producer, both)
-
-    asyncio.run(asyncio.wait_for(main(), 30))
+@asynccontextmanager
+async def play(answers: Callable[[str, int], int], **options: Any) -> AsyncIterator[tuple[Producer, Brokers]]:
+    async with (
+        brokers(answers) as (both, namesrv),
+        Producer(namesrv, **{"group": "PG", "timeout_s": 10, **options}) as producer,
+    ):
+        yield producer, both
 
 
 def first_is_bad(code: int) -> Callable[[str, int], int]:
@@ -107,8 +101,8 @@ def first_is_bad(code: int) -> Callable[[str, int], int]:
     return answer
 
 
-def test_what_a_request_says():
-    async def test(producer: Producer, both: Brokers) -> None:
+async def test_what_a_request_says():
+    async with play(lambda *_: OK, default_queues=16, unit_mode=True) as (producer, both):
         await producer.send(
             Message("orders%", b"body", {"a": 'é"\x00'}, 9), queue=MessageQueue("orders%", "b", 0)
         )
@@ -130,8 +124,6 @@ def test_what_a_request_says():
         assert oneway.is_oneway
         assert (batch.code, batch.ext_fields["m"]) == (RequestCode.SEND_BATCH_MESSAGE, "true")
 
-    play(lambda *_: OK, test, default_queues=16, unit_mode=True)
-
 
 @pytest.mark.parametrize(
     "code",
@@ -143,10 +135,10 @@ def test_what_a_request_says():
         ResponseCode.NO_PERMISSION,
     ],
 )
-def test_another_broker_is_tried_after_an_answer_that_may_be_its_own(code):
+async def test_another_broker_is_tried_after_an_answer_that_may_be_its_own(code):
     events: list[SendEvent] = []
 
-    async def test(producer: Producer, both: Brokers) -> None:
+    async with play(first_is_bad(code), on_send=events.append) as (producer, both):
         message = Message("T", b"x")
         receipt = await producer.send(message)
         assert receipt.message_id == message.properties["UNIQ_KEY"]
@@ -159,11 +151,9 @@ def test_another_broker_is_tried_after_an_answer_that_may_be_its_own(code):
         ids = {decode_properties(request.ext_fields["i"])["UNIQ_KEY"] for request in both.requests}
         assert ids == {receipt.message_id}  # the same on every resend
 
-    play(first_is_bad(code), test, on_send=events.append)
 
-
-def test_all_brokers_are_named_where_none_takes_a_message():
-    async def test(producer: Producer, both: Brokers) -> None:
+async def test_all_brokers_are_named_where_none_takes_a_message():
+    async with play(lambda *_: ResponseCode.SYSTEM_BUSY) as (producer, both):
         with pytest.raises(NotSentError) as caught:
             await producer.send(Message("T", b"x"))
         assert len(both.requests) == 3
@@ -171,79 +161,61 @@ def test_all_brokers_are_named_where_none_takes_a_message():
             assert word in str(caught.value)
         assert isinstance(caught.value.__cause__, RefusedError)
 
-    play(lambda *_: ResponseCode.SYSTEM_BUSY, test)
 
-
-def test_a_message_that_is_wrong_is_not_sent_again():
-    async def test(producer: Producer, both: Brokers) -> None:
+async def test_a_message_that_is_wrong_is_not_sent_again():
+    async with play(lambda *_: ResponseCode.MESSAGE_ILLEGAL) as (producer, both):
         with pytest.raises(RefusedError, match=r"MESSAGE_ILLEGAL \(13\) as told; see maxMessageSize"):
             await producer.send(Message("T", b"x"))
         assert len(both.requests) == 1
 
-    play(lambda *_: ResponseCode.MESSAGE_ILLEGAL, test)
 
-
-def test_a_chosen_queue_is_the_only_one_that_is_tried():
-    async def test(producer: Producer, both: Brokers) -> None:
+async def test_a_chosen_queue_is_the_only_one_that_is_tried():
+    async with play(lambda *_: ResponseCode.SYSTEM_BUSY) as (producer, both):
         with pytest.raises(RefusedError, match="SYSTEM_BUSY"):
             await producer.send(Message("T", b"x"), select=lambda queues: queues[0])
         with pytest.raises(RefusedError, match="SYSTEM_BUSY"):
             await producer.send(Message("T", b"x", sharding_key="k"))
         assert len(both.requests) == 2
 
-    play(lambda *_: ResponseCode.SYSTEM_BUSY, test)
 
-
-def test_a_message_that_is_half_stored_is_sent_again_if_that_is_wanted():
+async def test_a_message_that_is_half_stored_is_sent_again_if_that_is_wanted():
     bad = ResponseCode.FLUSH_DISK_TIMEOUT
 
-    async def as_it_is(producer: Producer, both: Brokers) -> None:
+    async with play(first_is_bad(bad)) as (producer, both):
         assert (await producer.send(Message("T", b"x"))).status == "FLUSH_DISK_TIMEOUT"
         assert len(both.requests) == 1
-
-    async def again(producer: Producer, both: Brokers) -> None:
+    async with play(first_is_bad(bad), retry_not_stored=True) as (producer, both):
         assert (await producer.send(Message("T", b"x"))).status == "SEND_OK"
         assert set(both.brokers) == {"a", "b"}
-
-    async def in_vain(producer: Producer, both: Brokers) -> None:
+    async with play(lambda *_: ResponseCode.SLAVE_NOT_AVAILABLE, retry_not_stored=True) as (producer, both):
         assert (await producer.send(Message("T", b"x"))).status == "SLAVE_NOT_AVAILABLE"
         assert len(both.requests) == 3
 
-    play(first_is_bad(bad), as_it_is)
-    play(first_is_bad(bad), again, retry_not_stored=True)
-    play(lambda *_: ResponseCode.SLAVE_NOT_AVAILABLE, in_vain, retry_not_stored=True)
 
-
-def test_a_broker_that_says_nothing_is_left_after_the_time_of_a_try():
-    async def test(producer: Producer, both: Brokers) -> None:
+async def test_a_broker_that_says_nothing_is_left_after_the_time_of_a_try():
+    async with play(first_is_bad(SILENCE), timeout_per_try_s=0.1) as (producer, both):
         receipt = await producer.send(Message("T", b"x"))
         assert set(both.brokers) == {"a", "b"}
         assert receipt.queue.broker_name == both.brokers[1]
 
-    play(first_is_bad(SILENCE), test, timeout_per_try_s=0.1)
 
-
-def test_the_time_of_a_message_is_kept():
-    async def test(producer: Producer, both: Brokers) -> None:
+async def test_the_time_of_a_message_is_kept():
+    async with play(lambda *_: SILENCE) as (producer, both):
         with pytest.raises(NotSentError, match=r"did not answer request 310 in 0\.\d+ s.*may be stored"):
             await producer.send(Message("T", b"x"), timeout_s=0.2)
         assert len(both.requests) == 1
 
-    play(lambda *_: SILENCE, test)
 
-
-def test_with_fault_tolerance_a_broker_that_failed_is_left_out():
-    async def test(producer: Producer, both: Brokers) -> None:
+async def test_with_fault_tolerance_a_broker_that_failed_is_left_out():
+    async with play(first_is_bad(ResponseCode.SYSTEM_BUSY), latency_fault_tolerance=True) as (producer, both):
         for _ in range(6):
             await producer.send(Message("T", b"x"))
         bad = both.brokers[0]
         assert both.brokers.count(bad) == 1
 
-    play(first_is_bad(ResponseCode.SYSTEM_BUSY), test, latency_fault_tolerance=True)
 
-
-def test_a_transaction_that_a_slave_may_not_have_is_rolled_back():
-    async def test(producer: Producer, both: Brokers) -> None:
+async def test_a_transaction_that_a_slave_may_not_have_is_rolled_back():
+    async with play(lambda *_: ResponseCode.FLUSH_SLAVE_TIMEOUT) as (producer, both):
         done = await producer.send_in_transaction(Message("T", b"x"), lambda _: TransactionState.COMMIT)
         assert done.state is TransactionState.ROLLBACK
         while len(both.requests) < 2:
@@ -257,14 +229,12 @@ def test_a_transaction_that_a_slave_may_not_have_is_rolled_back():
             "fromTransactionCheck": "false", "bname": half.ext_fields["n"],
         }  # fmt: skip
 
-    play(lambda *_: ResponseCode.FLUSH_SLAVE_TIMEOUT, test)
 
-
-def test_what_the_work_of_a_transaction_raises_is_told_to_the_broker():
+async def test_what_the_work_of_a_transaction_raises_is_told_to_the_broker():
     def fail(message: Message) -> TransactionState:
         raise RuntimeError("no money")
 
-    async def test(producer: Producer, both: Brokers) -> None:
+    async with play(lambda *_: OK) as (producer, both):
         done = await producer.send_in_transaction(Message("T", b"x"), fail)
         assert done.state is TransactionState.UNKNOWN
         while len(both.requests) < 2:
@@ -274,20 +244,15 @@ def test_what_the_work_of_a_transaction_raises_is_told_to_the_broker():
         assert end.remark is not None
         assert "no money" in end.remark
 
-    play(lambda *_: OK, test)
 
-
-def test_a_cancelled_send_leaves_nothing_behind():
-    async def main() -> None:
-        async with brokers(lambda *_: SILENCE) as (both, namesrv):
-            core = ClientCore(namesrv, client_id="c")
-            async with core, Producer(group="PG", core=core, retries=0) as producer:
-                task = asyncio.create_task(producer.send(Message("T", b"x"), timeout_s=30))
-                while not both.requests:
-                    await asyncio.sleep(0.01)
-                task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await task
-                assert not any(connection._calls for connection in core._remoting._connections)
-
-    asyncio.run(asyncio.wait_for(main(), 20))
+async def test_a_cancelled_send_leaves_nothing_behind():
+    async with brokers(lambda *_: SILENCE) as (both, namesrv):
+        core = ClientCore(namesrv, client_id="c")
+        async with core, Producer(group="PG", core=core, retries=0) as producer:
+            task = asyncio.create_task(producer.send(Message("T", b"x"), timeout_s=30))
+            while not both.requests:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert not any(connection._calls for connection in core._remoting._connections)

@@ -105,9 +105,7 @@ def check_recovered(store: MessageStore, root: Path) -> int:
 
 
 @pytest.mark.parametrize("with_queues", [True, False], ids=["queues ahead", "queues lost"])
-def test_a_log_that_ends_within_a_batch_has_its_first_messages(
-    crashed: Crashed, tmp_path: Path, with_queues: bool
-) -> None:
+def test_a_log_that_ends_within_a_batch_has_its_first_messages(crashed, tmp_path, with_queues):
     """The log is cut at the end of every record, and in the header, the body and the tail of every record."""
     whole = crashed.log_file(crashed.directory).read_bytes()
     starts = [crashed.flushed, *crashed.ends[:-1]]
@@ -122,9 +120,7 @@ def test_a_log_that_ends_within_a_batch_has_its_first_messages(
     assert check_recovered(store, tmp_path / "cut") == len(SIZES)
 
 
-def test_sectors_that_are_lost_in_any_order_leave_its_first_messages(
-    tmp_path: Path, crashed: Crashed
-) -> None:
+def test_sectors_that_are_lost_in_any_order_leave_its_first_messages(tmp_path, crashed):
     """Whatever sectors of the batch the disk has, what is there is a beginning of it. With the CRC of whole
     records it ends before the first that lost something; else it may go on over one that lost properties."""
     whole = crashed.log_file(crashed.directory).read_bytes()
@@ -143,7 +139,7 @@ def test_sectors_that_are_lost_in_any_order_leave_its_first_messages(
         assert count == right if crashed.overrides else count >= right
 
 
-def test_an_acknowledged_batch_is_there_whole(tmp_path: Path) -> None:
+def test_an_acknowledged_batch_is_there_whole(tmp_path):
     """With SYNC_FLUSH a batch is acknowledged once its last record is on the disk."""
     config = small_config(tmp_path / "live", flush_disk_type=FlushDiskType.SYNC_FLUSH)
     told: list[PutMessageStatus] = []

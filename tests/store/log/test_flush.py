@@ -67,12 +67,16 @@ def send(store: MessageStore, told: list[PutMessageStatus], **properties: Any) -
     return result.physical_offset + result.wrote_bytes
 
 
+def flush(store: MessageStore) -> None:
+    """The worker flushes, and the owner hears what it has to tell."""
+    store.flusher.run_once()
+    store.wait(0)
+
+
 # SYNC_FLUSH
 
 
-def test_a_sender_is_told_only_when_its_record_is_on_the_disk(
-    sync_store: MessageStore, disk: FaultDisk
-) -> None:
+def test_a_sender_is_told_only_when_its_record_is_on_the_disk(sync_store, disk):
     told: list[PutMessageStatus] = []
     end = send(sync_store, told)
     sync_store.wait(0)
@@ -86,28 +90,26 @@ def test_a_sender_is_told_only_when_its_record_is_on_the_disk(
     assert disk.count_syncs("commitlog") == 1
 
 
-def test_one_sync_answers_all_it_covered(sync_store: MessageStore, disk: FaultDisk) -> None:
+def test_one_sync_answers_all_it_covered(sync_store, disk):
     told: list[PutMessageStatus] = []
     for _ in range(100):
         send(sync_store, told)
-    sync_store.flusher.run_once()
-    sync_store.wait(0)
+    flush(sync_store)
     assert told == [PUT_OK] * 100
     assert disk.count_syncs("commitlog") == 1
 
 
-def test_waiters_are_answered_in_the_order_of_their_records(sync_store: MessageStore) -> None:
+def test_waiters_are_answered_in_the_order_of_their_records(sync_store):
     order: list[int] = []
     for number in range(10):
         sent = message()
         result = sync_store.put_message(sent)
-        sync_store.when_stored(result, sent, lambda _, number=number: order.append(number))  # type: ignore[misc]
-    sync_store.flusher.run_once()
-    sync_store.wait(0)
+        sync_store.when_stored(result, sent, lambda _, number=number: order.append(number))
+    flush(sync_store)
     assert order == list(range(10))
 
 
-def test_a_record_appended_during_a_sync_waits_for_the_next(tmp_path: Path, disk: FaultDisk) -> None:
+def test_a_record_appended_during_a_sync_waits_for_the_next(tmp_path, disk):
     with open_store(sync_config(tmp_path), disk=disk, threads=True) as store:
         told_first: list[PutMessageStatus] = []
         told_second: list[PutMessageStatus] = []
@@ -125,56 +127,38 @@ def test_a_record_appended_during_a_sync_waits_for_the_next(tmp_path: Path, disk
         assert disk.count_syncs("commitlog") == 2  # one for the first, one for the five that came meanwhile
 
 
-def test_when_stored_after_the_flush_answers_at_once(sync_store: MessageStore) -> None:
-    sent = message()
-    result = sync_store.put_message(sent)
-    sync_store.flusher.flush()
-    told: list[PutMessageStatus] = []
-    sync_store.when_stored(result, sent, told.append)
-    assert told == [PUT_OK]
-
-
-def test_a_sender_that_does_not_want_to_wait_does_not(sync_store: MessageStore, disk: FaultDisk) -> None:
+def test_who_need_not_wait_is_told_at_once(sync_store, disk, tmp_path):
     told: list[PutMessageStatus] = []
     send(sync_store, told, WAIT="false")
-    assert (told, disk.count_syncs("commitlog")) == ([PUT_OK], 0)
+    with open_store(small_config(tmp_path / "async"), disk=disk) as async_store:
+        send(async_store, told)
+        assert (told, disk.count_syncs("commitlog")) == ([PUT_OK] * 2, 0)
+    refused, stored = message(k="v" * 40_000), message()
+    sync_store.when_stored(sync_store.put_message(refused), refused, told.append)
+    result = sync_store.put_message(stored)
+    sync_store.flusher.flush()
+    sync_store.when_stored(result, stored, told.append)
+    assert told[2:] == [PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, PUT_OK]
 
 
-def test_a_refused_put_is_told_at_once(sync_store: MessageStore) -> None:
-    told: list[PutMessageStatus] = []
-    sent = message(k="v" * 40_000)
-    sync_store.when_stored(sync_store.put_message(sent), sent, told.append)
-    assert told == [PutMessageStatus.PROPERTIES_SIZE_EXCEEDED]
-
-
-def test_with_async_flush_nobody_waits(async_store: MessageStore, disk: FaultDisk) -> None:
-    told: list[PutMessageStatus] = []
-    send(async_store, told)
-    assert (told, disk.count_syncs("commitlog")) == ([PUT_OK], 0)
-
-
-def test_a_batch_waits_for_its_last_record(sync_store: MessageStore) -> None:
+def test_a_batch_waits_for_its_last_record(sync_store):
     batch = message(body=encode_batch([Message("topic", bytes(100)) for _ in range(5)]))
     result = sync_store.put_messages(batch)
     told: list[PutMessageStatus] = []
     sync_store.when_stored(result, batch, told.append)
     assert sync_store.flusher.waiting == 1
-    sync_store.flusher.run_once()
-    sync_store.wait(0)
+    flush(sync_store)
     assert told == [PUT_OK]
 
 
-def test_a_record_in_a_new_file_is_covered_by_the_flush_of_both(
-    sync_store: MessageStore, disk: FaultDisk
-) -> None:
+def test_a_record_in_a_new_file_is_covered_by_the_flush_of_both(sync_store, disk):
     told: list[PutMessageStatus] = []
     put(sync_store, message(body=bytes(40_000)))
     sent = message(body=bytes(40_000))
     result = sync_store.put_message(sent)
     assert result.physical_offset == LOG_FILE
     sync_store.when_stored(result, sent, told.append)
-    sync_store.flusher.run_once()
-    sync_store.wait(0)
+    flush(sync_store)
     assert told == [PUT_OK]
     assert {Path(path).name for path in disk.syncs if "commitlog" in path} == {
         f"{0:020d}",
@@ -182,7 +166,7 @@ def test_a_record_in_a_new_file_is_covered_by_the_flush_of_both(
     }
 
 
-def test_too_long_a_wait_is_told(sync_store: MessageStore, clock: ManualClock) -> None:
+def test_too_long_a_wait_is_told(sync_store, clock):
     told: list[PutMessageStatus] = []
     send(sync_store, told)
     clock.advance(4999)
@@ -202,7 +186,7 @@ def test_too_long_a_wait_is_told(sync_store: MessageStore, clock: ManualClock) -
     assert len(bodies(sync_store)) == 2  # both are stored all the same
 
 
-def test_a_hanging_disk_does_not_keep_senders_waiting(tmp_path: Path, disk: FaultDisk) -> None:
+def test_a_hanging_disk_does_not_keep_senders_waiting(tmp_path, disk):
     with (
         open_store(sync_config(tmp_path, sync_flush_timeout=150), disk=disk, threads=True) as store,
         disk.held_syncs("commitlog"),
@@ -213,7 +197,7 @@ def test_a_hanging_disk_does_not_keep_senders_waiting(tmp_path: Path, disk: Faul
         assert told == [TIMEOUT]
 
 
-def test_consumers_see_a_message_only_when_it_is_on_the_disk(sync_store: MessageStore) -> None:
+def test_consumers_see_a_message_only_when_it_is_on_the_disk(sync_store):
     arrived: list[int] = []
     sync_store.dispatcher.awaited = ["somebody"]
     sync_store.dispatcher.on_arrive = lambda topic, queue, following, *_: arrived.append(following)
@@ -228,9 +212,7 @@ def test_consumers_see_a_message_only_when_it_is_on_the_disk(sync_store: Message
     assert len(sync_store.query_message("topic", "k").records) == 3
 
 
-def test_with_read_uncommitted_dispatch_does_not_wait_for_the_disk(
-    tmp_path: Path, disk: FaultDisk, clock: ManualClock
-) -> None:
+def test_with_read_uncommitted_dispatch_does_not_wait_for_the_disk(tmp_path, disk, clock):
     with open_store(sync_config(tmp_path, read_un_committed=True), disk=disk, clock=clock) as store:
         put(store, message())
         store.dispatcher.reput()
@@ -238,7 +220,7 @@ def test_with_read_uncommitted_dispatch_does_not_wait_for_the_disk(
         assert disk.count_syncs("commitlog") == 0
 
 
-def test_dispatch_goes_on_over_blank_tails_and_many_kept_requests(sync_store: MessageStore) -> None:
+def test_dispatch_goes_on_over_blank_tails_and_many_kept_requests(sync_store):
     for number in range(40):
         put(sync_store, message(body=b"%d" % number + bytes(5000)))
     assert len(sync_store.commit_log.files.files) > 2
@@ -247,9 +229,7 @@ def test_dispatch_goes_on_over_blank_tails_and_many_kept_requests(sync_store: Me
     assert found == list(range(40))
 
 
-def test_dispatch_reads_the_log_where_requests_were_not_kept(
-    sync_store: MessageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dispatch_reads_the_log_where_requests_were_not_kept(sync_store, monkeypatch):
     monkeypatch.setattr("kourou.store.dispatch.MAX_RECENT_REQUESTS", 7)
     put(sync_store, *[message(body=b"%d" % number, TAGS="t", KEYS=f"k{number}") for number in range(20)])
     put(sync_store, message("SCHEDULE_TOPIC_XXXX", 0, DELAY="2"))
@@ -264,9 +244,7 @@ def test_dispatch_reads_the_log_where_requests_were_not_kept(
     assert entry.tags_code == START_MS + 5000
 
 
-def test_messages_put_after_their_topic_was_deleted_are_seen_and_those_before_are_not(
-    sync_store: MessageStore,
-) -> None:
+def test_messages_put_after_their_topic_was_deleted_are_seen_and_those_before_are_not(sync_store):
     """The old ones still wait for the disk when the topic goes; queue offsets begin at 0 again."""
     put(sync_store, *[message(body=b"old") for _ in range(3)])
     sync_store.delete_topics({"topic"})
@@ -278,7 +256,7 @@ def test_messages_put_after_their_topic_was_deleted_are_seen_and_those_before_ar
     assert sync_store.max_offset("topic", 0) == 5
 
 
-def test_a_queue_whose_next_message_waits_for_the_disk_is_not_cleaned_away(sync_store: MessageStore) -> None:
+def test_a_queue_whose_next_message_waits_for_the_disk_is_not_cleaned_away(sync_store):
     put(sync_store, message("idle"))
     for _ in range(3):
         put(sync_store, message(body=bytes(60_000)))
@@ -292,7 +270,7 @@ def test_a_queue_whose_next_message_waits_for_the_disk_is_not_cleaned_away(sync_
     assert bodies(sync_store, "idle", offset=1) == [b"waits", b"waits too"]
 
 
-def test_records_that_expire_before_they_are_dispatched_are_passed_over(sync_store: MessageStore) -> None:
+def test_records_that_expire_before_they_are_dispatched_are_passed_over(sync_store):
     for number in range(6):
         put(sync_store, message(body=b"%d" % number + bytes(30_000)))
     sync_store.commit_log.files.remove_files(sync_store.commit_log.files.files[:1])
@@ -302,7 +280,7 @@ def test_records_that_expire_before_they_are_dispatched_are_passed_over(sync_sto
     assert sync_store.dispatcher.behind_bytes == 0
 
 
-def test_a_slave_shows_what_its_master_wrote(tmp_path: Path) -> None:
+def test_a_slave_shows_what_its_master_wrote(tmp_path):
     """Raw bytes of the master's log, in pieces of any size; the queues come from reading them."""
     with open_store(small_config(tmp_path / "master")) as master:
         put(master, *[message(body=b"%d" % number + bytes(3000), KEYS=f"k{number}") for number in range(50)])
@@ -324,7 +302,7 @@ def test_a_slave_shows_what_its_master_wrote(tmp_path: Path) -> None:
 # A disk that fails
 
 
-def test_a_failed_sync_is_told_and_ends_the_taking_of_messages(tmp_path: Path, disk: FaultDisk) -> None:
+def test_a_failed_sync_is_told_and_ends_the_taking_of_messages(tmp_path, disk):
     told: list[PutMessageStatus] = []
     with open_store(sync_config(tmp_path), disk=disk) as store:
         put(store, message(body=b"safe"))
@@ -332,8 +310,7 @@ def test_a_failed_sync_is_told_and_ends_the_taking_of_messages(tmp_path: Path, d
         disk.fail_syncs("commitlog")
         for _ in range(3):
             send(store, told)
-        store.flusher.run_once()
-        store.wait(0)
+        flush(store)
         assert told == [TIMEOUT] * 3
         refused = store.put_message(message())
         assert refused.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
@@ -343,15 +320,14 @@ def test_a_failed_sync_is_told_and_ends_the_taking_of_messages(tmp_path: Path, d
         # After a failed sync the kernel may have dropped the pages: a later success would mean nothing.
         disk.heal()
         synced = disk.count_syncs("commitlog")
-        store.flusher.run_once()
-        store.wait(0)
+        flush(store)
         assert bodies(store) == [b"safe"]
         assert not store.put_message(message()).ok
         assert disk.count_syncs("commitlog") == synced
     assert (tmp_path / "store" / "abort").exists()
 
 
-def test_after_a_failed_sync_a_new_waiter_is_told_at_once(tmp_path: Path, disk: FaultDisk) -> None:
+def test_after_a_failed_sync_a_new_waiter_is_told_at_once(tmp_path, disk):
     with open_store(sync_config(tmp_path), disk=disk) as store:
         sent = message()
         result = store.put_message(sent)
@@ -363,9 +339,7 @@ def test_after_a_failed_sync_a_new_waiter_is_told_at_once(tmp_path: Path, disk: 
         disk.heal()
 
 
-def test_a_failed_sync_with_async_flush_ends_the_taking_of_messages_too(
-    tmp_path: Path, disk: FaultDisk
-) -> None:
+def test_a_failed_sync_with_async_flush_ends_the_taking_of_messages_too(tmp_path, disk):
     with open_store(small_config(tmp_path), disk=disk) as store:
         put(store, message())
         disk.fail_syncs("commitlog")
@@ -375,7 +349,7 @@ def test_a_failed_sync_with_async_flush_ends_the_taking_of_messages_too(
     assert (tmp_path / "store" / "abort").exists()
 
 
-def test_a_store_with_a_failed_disk_recovers_what_is_there(tmp_path: Path, disk: FaultDisk) -> None:
+def test_a_store_with_a_failed_disk_recovers_what_is_there(tmp_path, disk):
     with open_store(sync_config(tmp_path), disk=disk) as store:
         put(store, message(body=b"1"), message(body=b"2"))
         disk.fail_syncs("commitlog")
@@ -391,53 +365,36 @@ def test_a_store_with_a_failed_disk_recovers_what_is_there(tmp_path: Path, disk:
     assert not (tmp_path / "store" / "abort").exists()
 
 
-def test_queues_that_cannot_be_written_stop_the_store_but_lose_nothing(
-    tmp_path: Path, disk: FaultDisk
-) -> None:
+def test_queues_that_cannot_be_written_stop_the_store_but_lose_nothing(tmp_path, disk):
     with open_store(sync_config(tmp_path), disk=disk) as store:
         put(store, message())
         disk.fill("consumequeue")
-        store.flusher.run_once()
-        store.wait(0)
+        flush(store)
         assert store.put_message(message()).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
         disk.heal()
     with open_store(sync_config(tmp_path)) as store:
         assert bodies(store) == [b"body"]
 
 
-def test_what_a_callback_raises_does_not_hit_the_next_sender(sync_store: MessageStore) -> None:
+@pytest.mark.parametrize("flushes_between", [False, True])
+def test_what_a_callback_raises_does_not_keep_others_from_being_told(sync_store, flushes_between):
     def careless(_: PutMessageStatus) -> None:
         raise RuntimeError("a bug of whoever waits")
 
     told: list[PutMessageStatus] = []
     sent = message()
     sync_store.when_stored(sync_store.put_message(sent), sent, careless)
-    sync_store.flusher.run_once()
+    if flushes_between:
+        sync_store.flusher.run_once()
     send(sync_store, told)
-    sync_store.flusher.run_once()
-    sync_store.wait(0)
-    assert told == [PUT_OK]
-
-
-def test_a_careless_callback_does_not_keep_others_of_its_sync_from_being_told(
-    sync_store: MessageStore,
-) -> None:
-    def careless(_: PutMessageStatus) -> None:
-        raise RuntimeError("a bug of whoever waits")
-
-    told: list[PutMessageStatus] = []
-    sent = message()
-    sync_store.when_stored(sync_store.put_message(sent), sent, careless)
-    send(sync_store, told)
-    sync_store.flusher.run_once()
-    sync_store.wait(0)
+    flush(sync_store)
     assert told == [PUT_OK]
 
 
 # ASYNC_FLUSH
 
 
-def test_async_flush_waits_for_enough_pages(async_store: MessageStore, disk: FaultDisk) -> None:
+def test_async_flush_waits_for_enough_pages(async_store, disk):
     put(async_store, message(body=bytes(4 * PAGE - 97)))  # ends one byte before the fifth page
     async_store.flusher.run_once()
     assert disk.count_syncs("commitlog") == 0
@@ -447,9 +404,7 @@ def test_async_flush_waits_for_enough_pages(async_store: MessageStore, disk: Fau
     assert async_store.commit_log.files.flushed_where == async_store.commit_log.max_offset
 
 
-def test_async_flush_brings_everything_after_the_thorough_interval(
-    async_store: MessageStore, disk: FaultDisk, clock: ManualClock
-) -> None:
+def test_async_flush_brings_everything_after_the_thorough_interval(async_store, disk, clock):
     put(async_store, message())
     clock.advance(9_999)
     async_store.flusher.run_once()
@@ -462,7 +417,7 @@ def test_async_flush_brings_everything_after_the_thorough_interval(
     assert disk.count_syncs("commitlog") == 1
 
 
-def test_nothing_new_is_not_synced(async_store: MessageStore, disk: FaultDisk, clock: ManualClock) -> None:
+def test_nothing_new_is_not_synced(async_store, disk, clock):
     put(async_store, message())
     async_store.flusher.flush()
     for _ in range(3):
@@ -471,7 +426,7 @@ def test_nothing_new_is_not_synced(async_store: MessageStore, disk: FaultDisk, c
     assert disk.count_syncs("commitlog") == 1
 
 
-def test_a_full_file_is_flushed_whatever_its_pages(async_store: MessageStore, disk: FaultDisk) -> None:
+def test_a_full_file_is_flushed_whatever_its_pages(async_store, disk):
     async_store.flusher.flush()
     put(async_store, message(body=bytes(LOG_FILE - 3 * PAGE)))
     async_store.flusher.flush()
@@ -480,9 +435,7 @@ def test_a_full_file_is_flushed_whatever_its_pages(async_store: MessageStore, di
     assert async_store.commit_log.files.flushed_where == LOG_FILE
 
 
-def test_queues_are_flushed_by_pages_and_thoroughly_by_time(
-    tmp_path: Path, disk: FaultDisk, clock: ManualClock
-) -> None:
+def test_queues_are_flushed_by_pages_and_thoroughly_by_time(tmp_path, disk, clock):
     config = small_config(tmp_path, mapped_file_size_consume_queue=20 * 1000)
     with open_store(config, disk=disk, clock=clock) as store:
         flusher = store._queue_flusher
@@ -499,7 +452,7 @@ def test_queues_are_flushed_by_pages_and_thoroughly_by_time(
         assert disk.count_syncs("checkpoint") == 1
 
 
-def test_threads_flush_without_being_asked(tmp_path: Path, disk: FaultDisk) -> None:
+def test_threads_flush_without_being_asked(tmp_path, disk):
     config = small_config(tmp_path, flush_interval_commit_log=10, flush_commit_log_thorough_interval=20)
     with open_store(config, disk=disk, threads=True) as store:
         (_,) = put(store, message())
@@ -514,9 +467,7 @@ def words(tmp_path: Path) -> tuple[int, ...]:
     return struct.unpack_from(">6q", (tmp_path / "store" / "checkpoint").read_bytes())
 
 
-def test_the_checkpoint_speaks_of_what_is_on_the_disk(
-    async_store: MessageStore, clock: ManualClock, tmp_path: Path
-) -> None:
+def test_the_checkpoint_speaks_of_what_is_on_the_disk(async_store, clock, tmp_path):
     put(async_store, message())
     clock.advance(5)
     (second,) = put(async_store, message())
@@ -534,9 +485,7 @@ def test_the_checkpoint_speaks_of_what_is_on_the_disk(
     assert words(tmp_path)[5] == third
 
 
-def test_what_is_dispatched_during_the_flush_of_queues_is_not_in_the_checkpoint(
-    tmp_path: Path, disk: FaultDisk, clock: ManualClock
-) -> None:
+def test_what_is_dispatched_during_the_flush_of_queues_is_not_in_the_checkpoint(tmp_path, disk, clock):
     with open_store(small_config(tmp_path), disk=disk, clock=clock) as store:
         (first,) = put(store, message())
         store.flusher.flush()
@@ -552,7 +501,7 @@ def test_what_is_dispatched_during_the_flush_of_queues_is_not_in_the_checkpoint(
         assert words(tmp_path)[5] == first
 
 
-def test_a_full_index_file_moves_the_checkpoint(tmp_path: Path, disk: FaultDisk, clock: ManualClock) -> None:
+def test_a_full_index_file_moves_the_checkpoint(tmp_path, disk, clock):
     with open_store(small_config(tmp_path, max_index_num=10), disk=disk, clock=clock) as store:
         for number in range(12):  # nine fill the first file
             put(store, message(KEYS=f"k{number}"))
@@ -571,9 +520,7 @@ def pool_config(tmp_path: Path) -> MessageStoreConfig:
     return small_config(tmp_path, transient_store_pool_enable=True, transient_store_pool_size=2)
 
 
-def test_with_a_pool_a_message_is_seen_only_when_committed(
-    pool_config: MessageStoreConfig, clock: ManualClock
-) -> None:
+def test_with_a_pool_a_message_is_seen_only_when_committed(pool_config, clock):
     with open_store(pool_config, clock=clock) as store:
         (offset,) = put(store, message(KEYS="k"))
         assert bodies(store) == []
@@ -587,9 +534,7 @@ def test_with_a_pool_a_message_is_seen_only_when_committed(
         assert any(log_file.read_bytes())
 
 
-def test_commit_waits_for_pages_or_for_its_interval(
-    pool_config: MessageStoreConfig, clock: ManualClock
-) -> None:
+def test_commit_waits_for_pages_or_for_its_interval(pool_config, clock):
     with open_store(pool_config, clock=clock) as store:
         store._committer.run_once()
         put(store, message())
@@ -603,7 +548,7 @@ def test_commit_waits_for_pages_or_for_its_interval(
         assert len(bodies(store)) == 2
 
 
-def test_with_a_pool_everything_survives_a_clean_restart(pool_config: MessageStoreConfig) -> None:
+def test_with_a_pool_everything_survives_a_clean_restart(pool_config):
     sent = [b"%d" % number + bytes(5000) for number in range(60)]  # five files, two buffers
     with open_store(pool_config) as store:
         for body in sent:
@@ -618,28 +563,24 @@ def test_with_a_pool_everything_survives_a_clean_restart(pool_config: MessageSto
         assert bodies(store) == [*sent, b"not committed yet"]
 
 
-def test_buffers_of_full_files_are_used_again(pool_config: MessageStoreConfig) -> None:
+@pytest.mark.parametrize("commits", [False, True])
+def test_buffers_of_full_files_are_used_again_and_without_one_the_file_is_written_directly(
+    pool_config, commits
+):
     with open_store(pool_config) as store:
-        pool = store._pool
-        assert pool is not None
-        assert pool.available == 2
+        assert store._pool is not None
+        assert store._pool.available == 2
         for number in range(40):
             put(store, message(body=b"%d" % number + bytes(5000)))
-            store._committer.run_once()
-            assert pool.available == 1
-        assert [int(body.rstrip(b"\0")) for body in bodies(store)] == list(range(40))
-
-
-def test_without_a_free_buffer_the_file_is_written_directly(pool_config: MessageStoreConfig) -> None:
-    with open_store(pool_config) as store:
-        for number in range(40):  # nothing is committed meanwhile: both buffers are taken by the first files
-            put(store, message(body=b"%d" % number + bytes(5000)))
+            if commits:
+                store._committer.run_once()
+                assert store._pool.available == 1
         assert len(store.commit_log.files.files) == 4
         store._committer.run_once()
         assert [int(body.rstrip(b"\0")) for body in bodies(store)] == list(range(40))
 
 
-def test_with_a_pool_and_threads_all_is_stored(pool_config: MessageStoreConfig) -> None:
+def test_with_a_pool_and_threads_all_is_stored(pool_config):
     sent = [b"%d" % number + bytes(1000) for number in range(500)]
     with open_store(pool_config, threads=True) as store:
         for body in sent:
@@ -650,9 +591,7 @@ def test_with_a_pool_and_threads_all_is_stored(pool_config: MessageStoreConfig) 
         assert bodies(store) == sent
 
 
-def test_two_threads_that_commit_give_a_buffer_back_once(
-    pool_config: MessageStoreConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_threads_that_commit_give_a_buffer_back_once(pool_config, monkeypatch):
     """The flush of SYNC_FLUSH commits, and so does the commit service."""
     with open_store(pool_config) as store:
         pool = store._pool
@@ -681,15 +620,12 @@ def test_two_threads_that_commit_give_a_buffer_back_once(
         assert pool.available == 1
 
 
-def test_with_a_pool_and_sync_flush_the_sender_is_told_after_commit_and_sync(
-    tmp_path: Path, disk: FaultDisk
-) -> None:
+def test_with_a_pool_and_sync_flush_the_sender_is_told_after_commit_and_sync(tmp_path, disk):
     config = sync_config(tmp_path, transient_store_pool_enable=True, transient_store_pool_size=2)
     with open_store(config, disk=disk) as store:
         told: list[PutMessageStatus] = []
         send(store, told)
-        store.flusher.run_once()
-        store.wait(0)
+        flush(store)
         assert (told, disk.count_syncs("commitlog")) == ([PUT_OK], 1)
         assert bodies(store) == [b"body"]
         assert any(Path(store.commit_log.files.files[0].path).read_bytes())
@@ -700,9 +636,7 @@ def test_with_a_pool_and_sync_flush_the_sender_is_told_after_commit_and_sync(
 
 @pytest.mark.parametrize("pool", [False, True])
 @pytest.mark.parametrize("flush", list(FlushDiskType))
-def test_under_load_every_message_answered_ok_is_read_in_order(
-    tmp_path: Path, flush: FlushDiskType, pool: bool
-) -> None:
+def test_under_load_every_message_answered_ok_is_read_in_order(tmp_path, flush, pool):
     config = small_config(
         tmp_path, flush_disk_type=flush, transient_store_pool_enable=pool, transient_store_pool_size=3,
         flush_interval_commit_log=1, commit_interval_commit_log=1, flush_interval_consume_queue=1,
@@ -744,7 +678,7 @@ def all_numbers(store: MessageStore, topics: int) -> dict[tuple[int, int], list[
     }
 
 
-def test_under_load_on_a_full_disk_what_is_left_is_whole(tmp_path: Path, disk: FaultDisk) -> None:
+def test_under_load_on_a_full_disk_what_is_left_is_whole(tmp_path, disk):
     """Retention deletes as fast as it can while messages come in; flush and dispatch must not stumble."""
     disk.ratio = 0.88
     config = small_config(tmp_path, flush_interval_commit_log=1, clean_resource_interval=1)
@@ -781,9 +715,7 @@ def consumed(store: MessageStore) -> list[int]:
 
 @pytest.mark.parametrize("threads", [False, True])
 @pytest.mark.parametrize("sync", [False, True])
-def test_put_and_wait_comes_back_with_the_answer(
-    tmp_path: Path, disk: FaultDisk, sync: bool, threads: bool
-) -> None:
+def test_put_and_wait_comes_back_with_the_answer(tmp_path, disk, sync, threads):
     config = sync_config(tmp_path) if sync else small_config(tmp_path)
     with open_store(config, disk=disk, threads=threads) as store:
         result = store.put_and_wait(message())
@@ -794,7 +726,7 @@ def test_put_and_wait_comes_back_with_the_answer(
 
 
 @pytest.mark.parametrize("threads", [False, True])
-def test_put_and_wait_tells_of_a_failed_disk(tmp_path: Path, disk: FaultDisk, threads: bool) -> None:
+def test_put_and_wait_tells_of_a_failed_disk(tmp_path, disk, threads):
     with open_store(sync_config(tmp_path), disk=disk, threads=threads) as store:
         disk.fail_syncs("commitlog")
         assert store.put_and_wait(message()).status is TIMEOUT
@@ -802,7 +734,7 @@ def test_put_and_wait_tells_of_a_failed_disk(tmp_path: Path, disk: FaultDisk, th
         disk.heal()
 
 
-def test_a_broker_gets_answers_through_its_own_loop(tmp_path: Path) -> None:
+def test_a_broker_gets_answers_through_its_own_loop(tmp_path):
     """With `post` given, workers' results wait there and nowhere else."""
     loop = Inbox()
     store = MessageStore(sync_config(tmp_path), post=loop.post)
@@ -819,7 +751,7 @@ def test_a_broker_gets_answers_through_its_own_loop(tmp_path: Path) -> None:
         store.shutdown()
 
 
-def test_shutdown_with_an_own_loop_dispatches_what_was_flushed(tmp_path: Path) -> None:
+def test_shutdown_with_an_own_loop_dispatches_what_was_flushed(tmp_path):
     store = MessageStore(sync_config(tmp_path), post=Inbox().post)
     store.load()
     store.start(threads=False)
@@ -831,18 +763,17 @@ def test_shutdown_with_an_own_loop_dispatches_what_was_flushed(tmp_path: Path) -
         assert len(again.query_message("topic", "k").records) == 1
 
 
-def test_times_until_answered_are_in_the_statistics(sync_store: MessageStore, clock: ManualClock) -> None:
+def test_times_until_answered_are_in_the_statistics(sync_store, clock):
     told: list[PutMessageStatus] = []
     send(sync_store, told)
     clock.advance(30)
-    sync_store.flusher.run_once()
-    sync_store.wait(0)
+    flush(sync_store)
     assert told == [PUT_OK]
     assert sync_store.stats.put_time_max_ms == 30
     assert sync_store.stats.put_distribution[2] == 1  # 10 to 50 ms
 
 
-def test_recovery_begins_no_later_than_what_is_on_the_disk_of_the_log(async_store: MessageStore) -> None:
+def test_recovery_begins_no_later_than_what_is_on_the_disk_of_the_log(async_store):
     """Given queues on the disk whose newest records are not, then the checkpoint vouches for the others only:
     a power cut may take them, and recovery has to find out."""
     put(async_store, message())

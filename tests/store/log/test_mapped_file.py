@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,22 @@ def new_queue(directory: Path, disk: Disk | None = None, size: int = SIZE) -> Ma
     return queue
 
 
+@pytest.fixture
+def queue(tmp_path: Path, disk: FaultDisk) -> Iterator[MappedFileQueue]:
+    made = new_queue(tmp_path / "q", disk)
+    yield made
+    disk.heal()
+    made.close()
+
+
+@pytest.fixture
+def file(tmp_path: Path, disk: FaultDisk) -> Iterator[MappedFile]:
+    made = MappedFile(disk, str(tmp_path / f"{0:020d}"), SIZE)
+    yield made
+    disk.heal()
+    made.close()
+
+
 def append(queue: MappedFileQueue, *parts: bytes) -> None:
     for part in parts:
         file = queue.last_writable()
@@ -46,7 +63,7 @@ def append(queue: MappedFileQueue, *parts: bytes) -> None:
 # One file
 
 
-def test_three_positions_say_how_far_the_bytes_have_come(tmp_path: Path) -> None:
+def test_three_positions_say_how_far_the_bytes_have_come(tmp_path):
     pool = TransientStorePool(1, SIZE)
     file = MappedFile(OsDisk(), str(tmp_path / f"{5000:020d}"), SIZE, buffer_home=pool)
     assert (file.base, pool.available, file.full) == (5000, 0, False)
@@ -65,12 +82,10 @@ def test_three_positions_say_how_far_the_bytes_have_come(tmp_path: Path) -> None
     file.close()
 
 
-def test_without_a_buffer_bytes_are_read_as_soon_as_they_are_written(tmp_path: Path) -> None:
-    file = MappedFile(OsDisk(), str(tmp_path / f"{0:020d}"), SIZE)
+def test_without_a_buffer_bytes_are_read_as_soon_as_they_are_written(file):
     file.append(b"hello")
     assert (file.read_position, file.commit(0)) == (5, 5)
     assert bytes(file.select(0, 5) or b"") == b"hello"
-    file.close()
 
 
 @pytest.mark.parametrize(
@@ -88,33 +103,25 @@ def test_without_a_buffer_bytes_are_read_as_soon_as_they_are_written(tmp_path: P
         (0, 2**31, None),
     ],
 )
-def test_a_selection_never_goes_beyond_what_may_be_read(
-    tmp_path: Path, position: int, size: int, found: bytes | None
-) -> None:
-    file = MappedFile(OsDisk(), str(tmp_path / f"{0:020d}"), SIZE)
+def test_a_selection_never_goes_beyond_what_may_be_read(file, position, size, found):
     file.append(b"hello")
     view = file.select(position, size)
     assert (None if view is None else bytes(view)) == found
-    file.close()
 
 
-def test_what_does_not_fit_is_not_appended(tmp_path: Path) -> None:
-    file = MappedFile(OsDisk(), str(tmp_path / f"{0:020d}"), SIZE)
+def test_what_does_not_fit_is_not_appended(file):
     assert file.append(b"x" * 999)
     assert not file.append(b"yy")
     assert file.wrote == 999
     assert file.append(b"z")
     assert file.full
-    file.close()
 
 
 @pytest.mark.parametrize(
     ("done", "more", "least_pages", "flushes"),
     [(0, 1, 0, True), (0, 4095, 1, False), (0, 4096, 1, True), (4000, 97, 1, True), (0, 8191, 2, False)],
 )
-def test_a_flush_may_ask_for_whole_pages(
-    tmp_path: Path, done: int, more: int, least_pages: int, flushes: bool
-) -> None:
+def test_a_flush_may_ask_for_whole_pages(tmp_path, done, more, least_pages, flushes):
     disk = FaultDisk()
     file = MappedFile(disk, str(tmp_path / f"{0:020d}"), 10 * PAGE_SIZE)
     file.append(bytes(done))
@@ -126,18 +133,15 @@ def test_a_flush_may_ask_for_whole_pages(
     file.close()
 
 
-def test_a_failed_sync_leaves_the_position_where_it_was(tmp_path: Path) -> None:
-    disk = FaultDisk()
-    file = MappedFile(disk, str(tmp_path / f"{0:020d}"), SIZE)
+def test_a_failed_sync_leaves_the_position_where_it_was(file, disk):
     file.append(b"x")
     disk.fail_syncs()
     with pytest.raises(OSError, match="sync failed"):
         file.flush(0)
     assert file.flushed == 0
-    file.close()
 
 
-def test_bytes_are_written_where_room_was_reserved(tmp_path: Path) -> None:
+def test_bytes_are_written_where_room_was_reserved(tmp_path):
     disk = FaultDisk()
     file = MappedFile(disk, str(tmp_path / f"{0:020d}"), SIZE, reserve_step=100)
     file.append(b"x" * 10)
@@ -150,7 +154,7 @@ def test_bytes_are_written_where_room_was_reserved(tmp_path: Path) -> None:
     file.close()
 
 
-def test_the_last_room_of_a_disk_is_used(tmp_path: Path) -> None:
+def test_the_last_room_of_a_disk_is_used(tmp_path):
     disk = FaultDisk()
     file = MappedFile(disk, str(tmp_path / f"{0:020d}"), SIZE, reserve_step=500)
     disk.fill(room=120)
@@ -162,7 +166,7 @@ def test_the_last_room_of_a_disk_is_used(tmp_path: Path) -> None:
     file.close()
 
 
-def test_readers_keep_their_slices_when_the_file_is_removed(tmp_path: Path) -> None:
+def test_readers_keep_their_slices_when_the_file_is_removed(tmp_path):
     file = MappedFile(OsDisk(), str(tmp_path / f"{0:020d}"), SIZE)
     file.append(b"hello")
     held = file.select(0, 5)
@@ -175,7 +179,7 @@ def test_readers_keep_their_slices_when_the_file_is_removed(tmp_path: Path) -> N
     assert bytes(held) == b"hello"
 
 
-def test_a_file_is_unmapped_when_the_last_slice_is_gone(tmp_path: Path) -> None:
+def test_a_file_is_unmapped_when_the_last_slice_is_gone(tmp_path):
     file = MappedFile(OsDisk(), str(tmp_path / f"{0:020d}"), SIZE)
     held = file.select(0, 0)
     file.close()
@@ -185,7 +189,7 @@ def test_a_file_is_unmapped_when_the_last_slice_is_gone(tmp_path: Path) -> None:
     assert open_files_below(tmp_path) == []
 
 
-def test_closing_or_removing_returns_the_buffer_once(tmp_path: Path) -> None:
+def test_closing_or_removing_returns_the_buffer_once(tmp_path):
     pool = TransientStorePool(1, SIZE)
     file = MappedFile(OsDisk(), str(tmp_path / f"{0:020d}"), SIZE, buffer_home=pool)
     file.close()
@@ -194,7 +198,7 @@ def test_closing_or_removing_returns_the_buffer_once(tmp_path: Path) -> None:
     assert pool.available == 1
 
 
-def test_warm_pages_hold_what_was_written(tmp_path: Path) -> None:
+def test_warm_pages_hold_what_was_written(tmp_path):
     file = MappedFile(OsDisk(), str(tmp_path / f"{0:020d}"), 5 * PAGE_SIZE)
     file.append(b"before")
     file.ensure(file.size)
@@ -209,8 +213,7 @@ def test_warm_pages_hold_what_was_written(tmp_path: Path) -> None:
 # Many files
 
 
-def test_files_are_one_address_space(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path / "q")
+def test_files_are_one_address_space(queue):
     append(queue, *[bytes([number]) * 300 for number in range(10)])
     assert [file.base for file in queue.files] == [0, 1000, 2000, 3000]
     assert (queue.min_offset, queue.max_offset, queue.max_wrote, queue.total_size) == (0, 3300, 3300, 4000)
@@ -220,31 +223,26 @@ def test_files_are_one_address_space(tmp_path: Path) -> None:
         assert file.base == base
     for nowhere in (-1, -1000, 4000, 10**9):
         assert queue.find(nowhere) is None
-    queue.close()
 
 
-def test_an_empty_queue(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path / "q")
+def test_an_empty_queue(queue):
     assert (queue.min_offset, queue.max_offset, queue.max_wrote) == (-1, 0, 0)
     assert queue.find(0) is None
     assert queue.last() is None
     assert queue.flush() == 0
     assert queue.commit() == 0
-    queue.close()
 
 
 @pytest.mark.parametrize("start", [0, 1, 999, 1000, 12_345])
-def test_the_first_file_is_the_one_that_holds_the_start(tmp_path: Path, start: int) -> None:
-    queue = new_queue(tmp_path / "q")
+def test_the_first_file_is_the_one_that_holds_the_start(queue, start):
     assert queue.last_writable(start).base == start // SIZE * SIZE
     assert queue.last_writable(start).created_first
     queue.files[0].wrote = SIZE
     assert queue.last_writable().base == start // SIZE * SIZE + SIZE
     assert not queue.files[1].created_first
-    queue.close()
 
 
-def test_a_restart_finds_all_files_full(tmp_path: Path) -> None:
+def test_a_restart_finds_all_files_full(tmp_path):
     queue = new_queue(tmp_path / "q")
     append(queue, *[b"x" * 300] * 7)
     queue.close()
@@ -256,9 +254,7 @@ def test_a_restart_finds_all_files_full(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_missing_file_is_noticed_and_the_others_are_found(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_file_is_noticed_and_the_others_are_found(tmp_path, caplog):
     queue = new_queue(tmp_path / "q")
     append(queue, *[b"x" * SIZE] * 5)
     queue.close()
@@ -273,7 +269,7 @@ def test_a_missing_file_is_noticed_and_the_others_are_found(
     again.close()
 
 
-def test_a_file_of_a_wrong_size_is_not_guessed_at(tmp_path: Path) -> None:
+def test_a_file_of_a_wrong_size_is_not_guessed_at(tmp_path):
     queue = new_queue(tmp_path / "q")
     append(queue, *[b"x" * SIZE] * 2)
     queue.close()
@@ -284,7 +280,7 @@ def test_a_file_of_a_wrong_size_is_not_guessed_at(tmp_path: Path) -> None:
     assert path.stat().st_size == 999
 
 
-def test_an_empty_last_file_is_removed(tmp_path: Path) -> None:
+def test_an_empty_last_file_is_removed(tmp_path):
     queue = new_queue(tmp_path / "q")
     append(queue, b"x" * SIZE)
     queue.close()
@@ -295,29 +291,24 @@ def test_an_empty_last_file_is_removed(tmp_path: Path) -> None:
     again.close()
 
 
-def test_an_empty_file_in_the_middle_is_damage(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path / "q")
-    append(queue, *[b"x" * SIZE] * 3)
-    queue.close()
-    (tmp_path / "q" / f"{1000:020d}").write_bytes(b"")
-    with pytest.raises(StoreDamagedError):
-        new_queue(tmp_path / "q")
-
-
-def test_after_a_crash_an_empty_file_is_blank(tmp_path: Path) -> None:
+@pytest.mark.parametrize("after_crash", [False, True])
+def test_an_empty_file_in_the_middle_is_damage_but_blank_after_a_crash(queue, tmp_path, after_crash):
     """It was made ahead, and a power cut left its name alone: recovery ends there."""
-    queue = new_queue(tmp_path / "q")
     append(queue, *[b"x" * SIZE] * 3)
     queue.close()
     (tmp_path / "q" / f"{1000:020d}").write_bytes(b"")
-    queue = MappedFileQueue(OsDisk(), str(tmp_path / "q"), SIZE)
-    queue.load(after_crash=True)
-    assert [file.base for file in queue.files] == [0, 1000, 2000]
-    assert bytes(queue.files[1].view) == bytes(SIZE)
-    queue.close()
+    again = MappedFileQueue(OsDisk(), str(tmp_path / "q"), SIZE)
+    if not after_crash:
+        with pytest.raises(StoreDamagedError):
+            again.load()
+        return
+    again.load(after_crash=True)
+    assert [file.base for file in again.files] == [0, 1000, 2000]
+    assert bytes(again.files[1].view) == bytes(SIZE)
+    again.close()
 
 
-def test_other_names_in_the_directory_are_left_alone(tmp_path: Path) -> None:
+def test_other_names_in_the_directory_are_left_alone(tmp_path):
     (tmp_path / "q").mkdir()
     for name in ("README", "0000", "x" * 20, "00000000000000001000.bak"):
         (tmp_path / "q" / name).write_text("hands off")
@@ -332,66 +323,51 @@ def test_other_names_in_the_directory_are_left_alone(tmp_path: Path) -> None:
     ("offset", "bases", "last"),
     [(0, [0], 0), (999, [0], 999), (1000, [0, 1000], 0), (2500, [0, 1000, 2000], 500)],
 )
-def test_truncation_removes_the_files_behind(
-    tmp_path: Path, offset: int, bases: list[int], last: int
-) -> None:
-    queue = new_queue(tmp_path / "q")
+def test_truncation_removes_the_files_behind(queue, tmp_path, offset, bases, last):
     append(queue, *[b"x" * SIZE] * 5)
     removed = queue.truncate(offset)
     assert [file.base for file in queue.files] == bases
     assert queue.files[-1].wrote == last
     assert len(removed) == 5 - len(bases)
     assert sorted(files_below(tmp_path / "q")) == [f"{base:020d}" for base in bases]
-    queue.close()
 
 
-def test_flush_goes_through_all_files(tmp_path: Path) -> None:
-    disk = FaultDisk()
-    queue = new_queue(tmp_path / "q", disk)
+def test_flush_goes_through_all_files(queue, disk):
     append(queue, *[b"x" * 600] * 5)
     assert queue.flush() == queue.max_offset == 4600
     assert len(disk.syncs) == 5
     queue.flush()
     assert len(disk.syncs) == 5
-    queue.close()
 
 
-def test_a_failed_sync_in_the_second_file_keeps_what_the_first_reached(tmp_path: Path) -> None:
-    disk = FaultDisk()
-    queue = new_queue(tmp_path / "q", disk)
+def test_a_failed_sync_in_the_second_file_keeps_what_the_first_reached(queue, disk):
     append(queue, *[b"x" * 600] * 3)
     disk.fail_syncs(f"{1000:020d}")
     with pytest.raises(OSError, match="sync failed"):
         queue.flush()
     assert queue.flushed_where == 1000
     disk.heal()
-    queue.close()
 
 
-def test_flush_goes_on_when_the_file_it_had_reached_was_removed(tmp_path: Path) -> None:
+def test_flush_goes_on_when_the_file_it_had_reached_was_removed(queue):
     """A full disk may cost files that were not flushed yet; what comes after them must be, all the same."""
-    queue = new_queue(tmp_path / "q")
     append(queue, *[b"x" * 600] * 2)
     queue.flush()
     append(queue, *[b"x" * 600] * 3)
     assert queue.flushed_where == 1600
     queue.remove_files(queue.files[:3])
     assert queue.flush() == queue.max_offset == 4600
-    queue.close()
 
 
-def test_a_file_removed_before_it_was_flushed_does_not_fail_the_flush(tmp_path: Path) -> None:
+def test_a_file_removed_before_it_was_flushed_does_not_fail_the_flush(queue, disk):
     """A flush that fails stops the store; but here nothing is left that could be brought to the disk."""
-    disk = FaultDisk()
-    queue = new_queue(tmp_path / "q", disk)
     append(queue, *[b"x" * 600] * 3)
     disk.refuse_removes()
     assert queue.remove_files(queue.files[:1]) == 0  # hangs, and is closed
     assert queue.flush() == queue.max_offset == 2600
-    queue.close()
 
 
-def test_commit_goes_on_when_the_file_it_had_reached_was_removed(tmp_path: Path) -> None:
+def test_commit_goes_on_when_the_file_it_had_reached_was_removed(tmp_path):
     pool = TransientStorePool(9, SIZE)
     queue = MappedFileQueue(
         OsDisk(), str(tmp_path / "q"), SIZE,
@@ -404,9 +380,7 @@ def test_commit_goes_on_when_the_file_it_had_reached_was_removed(tmp_path: Path)
     assert pool.available == 9
 
 
-def test_a_file_the_disk_refuses_to_remove_is_not_read_any_more_and_tried_again(tmp_path: Path) -> None:
-    disk = FaultDisk()
-    queue = new_queue(tmp_path / "q", disk)
+def test_a_file_the_disk_refuses_to_remove_is_not_read_any_more_and_tried_again(queue, disk):
     append(queue, *[b"x" * SIZE] * 3)
     disk.refuse_removes(f"{0:020d}")
     assert queue.remove_files(queue.files[:2]) == 0
@@ -415,18 +389,16 @@ def test_a_file_the_disk_refuses_to_remove_is_not_read_any_more_and_tried_again(
     disk.heal()
     assert queue.remove_files(queue.files[:2]) == 2
     assert [file.base for file in queue.files] == [2000]
-    queue.close()
 
 
-def test_destroying_a_queue_leaves_nothing(tmp_path: Path) -> None:
-    queue = new_queue(tmp_path / "q")
+def test_destroying_a_queue_leaves_nothing(queue, tmp_path):
     append(queue, *[b"x" * SIZE] * 3)
     queue.destroy()
     assert not (tmp_path / "q").exists()
     assert (queue.files, queue.flushed_where, queue.max_offset) == ((), 0, 0)
 
 
-def test_a_closed_queue_holds_no_file_open(tmp_path: Path) -> None:
+def test_a_closed_queue_holds_no_file_open(tmp_path):
     queue = new_queue(tmp_path / "q")
     append(queue, *[b"x" * SIZE] * 3)
     assert open_files_below(tmp_path) != []
@@ -437,7 +409,7 @@ def test_a_closed_queue_holds_no_file_open(tmp_path: Path) -> None:
 # Several directories
 
 
-def test_a_log_in_two_directories_takes_them_in_turn(tmp_path: Path) -> None:
+def test_a_log_in_two_directories_takes_them_in_turn(tmp_path):
     paths = [tmp_path / "b", tmp_path / "a"]
     config = small_config(tmp_path, store_path_commit_log=",".join(map(str, paths)))
     sent = [b"%d" % number + bytes(30_000) for number in range(8)]
@@ -450,7 +422,7 @@ def test_a_log_in_two_directories_takes_them_in_turn(tmp_path: Path) -> None:
         assert bodies(store) == sent
 
 
-def test_a_directory_that_is_only_read_gets_no_new_file(tmp_path: Path) -> None:
+def test_a_directory_that_is_only_read_gets_no_new_file(tmp_path):
     sent = [b"%d" % number + bytes(30_000) for number in range(4)]
     with open_store(small_config(tmp_path, store_path_commit_log=str(tmp_path / "old"))) as store:
         put(store, *[message(body=body) for body in sent])
@@ -468,7 +440,7 @@ def test_a_directory_that_is_only_read_gets_no_new_file(tmp_path: Path) -> None:
     assert len(files_below(tmp_path / "new")) == 4
 
 
-def test_a_directory_that_is_full_is_passed_over_while_another_has_room(tmp_path: Path) -> None:
+def test_a_directory_that_is_full_is_passed_over_while_another_has_room(tmp_path):
     disk = FaultDisk()
     config = small_config(tmp_path, store_path_commit_log=f"{tmp_path / 'a'},{tmp_path / 'b'}")
     with open_store(config, disk=disk) as store:
@@ -484,7 +456,7 @@ def test_a_directory_that_is_full_is_passed_over_while_another_has_room(tmp_path
         assert len(files_below(tmp_path / "a")) == 2
 
 
-def test_of_two_files_for_the_same_offsets_the_used_one_counts(tmp_path: Path) -> None:
+def test_of_two_files_for_the_same_offsets_the_used_one_counts(tmp_path):
     """One was made ahead in a directory that was full when it was needed; then came a crash."""
     config = small_config(tmp_path, store_path_commit_log=f"{tmp_path / 'a'},{tmp_path / 'b'}")
     with open_store(config) as store:
@@ -497,7 +469,7 @@ def test_of_two_files_for_the_same_offsets_the_used_one_counts(tmp_path: Path) -
     assert sorted(files_below(tmp_path / "b")) == [f"{LOG_FILE:020d}"]
 
 
-def test_two_files_for_the_same_offsets_that_were_both_used_are_damage(tmp_path: Path) -> None:
+def test_two_files_for_the_same_offsets_that_were_both_used_are_damage(tmp_path):
     config = small_config(tmp_path, store_path_commit_log=f"{tmp_path / 'a'},{tmp_path / 'b'}")
     with open_store(config) as store:
         put(store, *[message(body=bytes(40_000)) for _ in range(2)])
@@ -509,71 +481,68 @@ def test_two_files_for_the_same_offsets_that_were_both_used_are_damage(tmp_path:
 # Made ahead
 
 
-def make(disk: Disk, made: list[str]) -> Callable[[str], MappedFile]:
+@contextmanager
+def allocating(disk: Disk, made: list[str]) -> Iterator[AllocateMappedFileService]:
+    """A service that runs, and notes what it makes."""
+
     def make_file(path: str) -> MappedFile:
         made.append(path)
         return MappedFile(disk, path, SIZE)
 
-    return make_file
-
-
-def test_the_next_file_is_made_ahead_and_removed_if_never_used(tmp_path: Path) -> None:
-    made: list[str] = []
-    service = AllocateMappedFileService(make(OsDisk(), made))
+    service = AllocateMappedFileService(make_file)
     service.start()
-    paths = [str(tmp_path / f"{base:020d}") for base in (0, 1000, 2000)]
-    first = service.take(paths[0], paths[1])
-    second = service.take(paths[1], paths[2])
+    yield service
     service.shutdown()
+
+
+def paths_of(directory: Path, *bases: int) -> list[str]:
+    return [str(directory / f"{base:020d}") for base in bases]
+
+
+def test_the_next_file_is_made_ahead_and_removed_if_never_used(tmp_path, disk):
+    made: list[str] = []
+    paths = paths_of(tmp_path, 0, 1000, 2000)
+    with allocating(disk, made) as service:
+        files = [service.take(*paths[:2]), service.take(*paths[1:])]
     assert made == paths
-    assert [first.base, second.base] == [0, 1000]
-    assert sorted(files_below(tmp_path)) == [f"{0:020d}", f"{1000:020d}"]
-    first.close()
-    second.close()
-
-
-def test_a_file_made_ahead_in_the_wrong_directory_is_removed_at_once(tmp_path: Path) -> None:
-    made: list[str] = []
-    service = AllocateMappedFileService(make(OsDisk(), made))
-    service.start()
-    first = service.take(str(tmp_path / "a" / f"{0:020d}"), str(tmp_path / "b" / f"{1000:020d}"))
-    second = service.take(str(tmp_path / "a" / f"{1000:020d}"), str(tmp_path / "a" / f"{2000:020d}"))
-    third = service.take(str(tmp_path / "a" / f"{2000:020d}"), str(tmp_path / "a" / f"{3000:020d}"))
-    assert files_below(tmp_path / "b") == {}
-    service.shutdown()
-    for file in (first, second, third):
-        file.close()
-
-
-def test_before_the_start_files_are_made_when_asked_for(tmp_path: Path) -> None:
-    made: list[str] = []
-    service = AllocateMappedFileService(make(OsDisk(), made))
-    paths = [str(tmp_path / f"{base:020d}") for base in (0, 1000)]
-    service.take(*paths).close()
-    service.shutdown()
-    assert made == paths[:1]
-
-
-def test_a_file_that_could_not_be_made_is_tried_again(tmp_path: Path) -> None:
-    disk, made = FaultDisk(), list[str]()
-    service = AllocateMappedFileService(make(disk, made))
-    service.start()
-    paths = [str(tmp_path / f"{base:020d}") for base in (0, 1000, 2000)]
-    disk.fail_maps()
-    with pytest.raises(OSError, match="injected"):
-        service.take(paths[0], paths[1])
-    disk.heal()
-    # The one made ahead failed as well, while nobody needed it: that must not fail whoever needs it now.
-    files = [service.take(paths[0], paths[1]), service.take(paths[1], paths[2])]
     assert [file.base for file in files] == [0, 1000]
-    service.shutdown()
+    assert sorted(files_below(tmp_path)) == [f"{0:020d}", f"{1000:020d}"]
     for file in files:
         file.close()
 
 
-def test_a_file_that_takes_too_long_is_an_error_and_ready_the_next_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_made_ahead_in_the_wrong_directory_is_removed_at_once(tmp_path, disk):
+    paths = paths_of(tmp_path / "a", 0, 1000, 2000, 3000)
+    with allocating(disk, []) as service:
+        files = [service.take(paths[0], str(tmp_path / "b" / f"{1000:020d}"))]
+        files += [service.take(*paths[1:3]), service.take(*paths[2:])]
+        assert files_below(tmp_path / "b") == {}
+    for file in files:
+        file.close()
+
+
+def test_before_the_start_files_are_made_when_asked_for(tmp_path, disk):
+    service = AllocateMappedFileService(lambda path: MappedFile(disk, path, SIZE))
+    service.take(*paths_of(tmp_path, 0, 1000)).close()
+    service.shutdown()
+    assert list(files_below(tmp_path)) == [f"{0:020d}"]
+
+
+def test_a_file_that_could_not_be_made_is_tried_again(tmp_path, disk):
+    paths = paths_of(tmp_path, 0, 1000, 2000)
+    with allocating(disk, []) as service:
+        disk.fail_maps()
+        with pytest.raises(OSError, match="injected"):
+            service.take(*paths[:2])
+        disk.heal()
+        # The one made ahead failed as well, while nobody needed it: that must not fail whoever needs it now.
+        files = [service.take(*paths[:2]), service.take(*paths[1:])]
+    assert [file.base for file in files] == [0, 1000]
+    for file in files:
+        file.close()
+
+
+def test_a_file_that_takes_too_long_is_an_error_and_ready_the_next_time(tmp_path, monkeypatch):
     monkeypatch.setattr("kourou.store.log.allocate.WAIT_SECONDS", 0.05)
     slow = threading.Event()
 
@@ -595,7 +564,7 @@ def test_a_file_that_takes_too_long_is_an_error_and_ready_the_next_time(
     assert list(files_below(tmp_path)) == [f"{0:020d}"]
 
 
-def test_a_store_with_threads_leaves_no_unused_file(tmp_path: Path) -> None:
+def test_a_store_with_threads_leaves_no_unused_file(tmp_path):
     sent = [b"%d" % number + bytes(30_000) for number in range(9)]
     with open_store(small_config(tmp_path), threads=True) as store:
         put(store, *[message(body=body) for body in sent])
@@ -604,7 +573,7 @@ def test_a_store_with_threads_leaves_no_unused_file(tmp_path: Path) -> None:
     assert sorted(files_below(log)) == [f"{base * LOG_FILE:020d}" for base in range(5)]
 
 
-def test_warm_files_take_messages_like_others(tmp_path: Path) -> None:
+def test_warm_files_take_messages_like_others(tmp_path):
     config = small_config(tmp_path, warm_maped_file_enable=True)
     sent = [b"%d" % number + bytes(30_000) for number in range(5)]
     for threads in (False, True):
@@ -614,7 +583,7 @@ def test_warm_files_take_messages_like_others(tmp_path: Path) -> None:
         assert bodies(store) == sent * 2
 
 
-def test_pages_are_kept_in_memory_only_while_a_file_is_written(tmp_path: Path) -> None:
+def test_pages_are_kept_in_memory_only_while_a_file_is_written(tmp_path):
     def locked_bytes() -> int:
         (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if "VmLck" in line]
         return int(line.split()[1]) * 1024
@@ -630,7 +599,7 @@ def test_pages_are_kept_in_memory_only_while_a_file_is_written(tmp_path: Path) -
     assert locked_bytes() == before
 
 
-def test_a_put_that_finds_no_room_for_a_warm_file_is_refused(tmp_path: Path) -> None:
+def test_a_put_that_finds_no_room_for_a_warm_file_is_refused(tmp_path):
     disk = FaultDisk()
     with open_store(small_config(tmp_path, warm_maped_file_enable=True), disk=disk) as store:
         disk.fill("commitlog")

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,9 +24,7 @@ GOLDEN = [name for name in golden.GOLDEN_STORES if name != "crash_short"]
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_a_golden_store_recovers_to_javas_offsets(
-    name: str, golden_store: Callable[[str], golden.GoldenStore]
-) -> None:
+def test_a_golden_store_recovers_to_javas_offsets(name, golden_store):
     root, expected = golden_store(name)
     java = expected["recovered"]
     store = MessageStore(golden.config_of(root, expected))
@@ -62,9 +59,7 @@ def test_a_golden_store_recovers_to_javas_offsets(
             assert found == query["phyOffsets"]
 
 
-def test_a_log_file_of_a_wrong_length_is_refused_as_java_does(
-    golden_store: Callable[[str], golden.GoldenStore],
-) -> None:
+def test_a_log_file_of_a_wrong_length_is_refused_as_java_does(golden_store):
     root, expected = golden_store("crash_short")
     assert expected["recovered"]["loaded"] is False
     with pytest.raises(StoreDamagedError, match="00000000000000327680 has 40223 bytes, 65536 are configured"):
@@ -133,9 +128,7 @@ def assert_consistent(store: MessageStore) -> None:
 
 @pytest.mark.parametrize("crashed", [True, False], ids=["crash", "clean stop"])
 @pytest.mark.parametrize("damage", ["cut", "zero", "flip"])
-def test_damage_at_each_byte_of_the_last_record_loses_nothing_before_it(
-    memory_path: Path, damage: str, crashed: bool
-) -> None:
+def test_damage_at_each_byte_of_the_last_record_loses_nothing_before_it(memory_path, damage, crashed):
     config = small_config(memory_path / "store")
     written = write_small(config)
     last = written[-1]
@@ -188,7 +181,7 @@ def damage_is_beyond_the_checks(last: StoredMessage, position: int, damage: str)
 
 
 @pytest.mark.parametrize("damage", ["cut", "zero", "flip"])
-def test_with_a_crc_over_the_whole_record_every_damage_is_found(memory_path: Path, damage: str) -> None:
+def test_with_a_crc_over_the_whole_record_every_damage_is_found(memory_path, damage):
     options = {"enabled_append_prop_crc": True, "force_verify_prop_crc": True}
     written = write_small(small_config(memory_path / "store", **options), count=8)
     last = written[-1]
@@ -204,7 +197,7 @@ def test_with_a_crc_over_the_whole_record_every_damage_is_found(memory_path: Pat
             assert damage != "flip"  # zeroing a byte that was zero changes nothing
 
 
-def test_what_is_cut_is_kept_and_does_not_come_back(tmp_path: Path) -> None:
+def test_what_is_cut_is_kept_and_does_not_come_back(tmp_path):
     """Damage in the middle: the whole records behind it are cut too, and must not rise again."""
     config = small_config(tmp_path / "store")
     written = write_small(config)
@@ -247,7 +240,7 @@ def mixed_from(message: StoredMessage) -> mixed.InnerMessage:
     )
 
 
-def test_a_record_that_lies_elsewhere_than_it_says_is_no_record(tmp_path: Path) -> None:
+def test_a_record_that_lies_elsewhere_than_it_says_is_no_record(tmp_path):
     """A copy of an old record behind the end of the log must not become a message."""
     config = small_config(tmp_path / "store")
     written = write_small(config)
@@ -266,7 +259,7 @@ def test_a_record_that_lies_elsewhere_than_it_says_is_no_record(tmp_path: Path) 
         assert "says it lies at 0" in store.recovery.reason
 
 
-def test_a_blank_that_nothing_follows_is_no_loss(tmp_path: Path) -> None:
+def test_a_blank_that_nothing_follows_is_no_loss(tmp_path):
     """A crash between closing a file and the first record of the next: the record was not acknowledged."""
     config = small_config(tmp_path / "store")
     written = write_small(config)
@@ -285,7 +278,7 @@ def test_a_blank_that_nothing_follows_is_no_loss(tmp_path: Path) -> None:
     assert not (tmp_path / "store" / "cut").exists()
 
 
-def test_records_of_the_checkpoints_millisecond_get_their_entries(tmp_path: Path) -> None:
+def test_records_of_the_checkpoints_millisecond_get_their_entries(tmp_path):
     config = small_config(tmp_path / "store")
     written = write_small(config, count=150)
     root = tmp_path / "store"
@@ -299,7 +292,7 @@ def test_records_of_the_checkpoints_millisecond_get_their_entries(tmp_path: Path
         assert_consistent(store)
 
 
-def test_the_checkpoint_chooses_where_recovery_begins(tmp_path: Path) -> None:
+def test_the_checkpoint_chooses_where_recovery_begins(tmp_path):
     config = small_config(tmp_path / "store")
     write_small(config, count=150)  # clean: the checkpoint vouches for all of it
     (tmp_path / "store" / "abort").touch()
@@ -312,7 +305,7 @@ def test_the_checkpoint_chooses_where_recovery_begins(tmp_path: Path) -> None:
     store.abandon()
 
 
-def test_without_a_log_the_queues_are_put_aside_and_the_store_begins_anew(tmp_path: Path) -> None:
+def test_without_a_log_the_queues_are_put_aside_and_the_store_begins_anew(tmp_path):
     config = small_config(tmp_path / "store")
     write_small(config)
     shutil.rmtree(tmp_path / "store" / "commitlog")
@@ -337,13 +330,8 @@ def test_without_a_log_the_queues_are_put_aside_and_the_store_begins_anew(tmp_pa
     index=st.sampled_from(["whole", "gone", "header lost", "slots lost"]),
 )
 def test_after_any_crash_the_log_is_a_prefix_and_all_agree(
-    tmp_path_factory: pytest.TempPathFactory,
-    seed: int,
-    count: int,
-    lost_log_bytes: int,
-    lost_queue_entries: int,
-    index: str,
-) -> None:
+    tmp_path_factory, seed, count, lost_log_bytes, lost_queue_entries, index
+):
     root = tmp_path_factory.mktemp("crash")
     config = small_config(root)
     store = MessageStore(config)
@@ -424,7 +412,7 @@ def damage_index(root: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_a_killed_process_loses_no_acknowledged_message(tmp_path: Path, flush: str) -> None:
+def test_a_killed_process_loses_no_acknowledged_message(tmp_path, flush):
     root = tmp_path / "store"
     acknowledged: dict[int, tuple[int, str, int]] = {}
     for round_number in range(3):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -37,9 +36,7 @@ def forget(root: Path) -> None:
 
 
 @given(seed=st.integers(0, 1000), count=st.integers(1, 120))
-def test_queues_and_index_rebuilt_from_the_log_are_those_that_were_written(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, count: int
-) -> None:
+def test_queues_and_index_rebuilt_from_the_log_are_those_that_were_written(tmp_path_factory, seed, count):
     root = tmp_path_factory.mktemp("bulk")
     config = mixed.mixed_config(root)
     with MessageStore(config) as store:
@@ -52,7 +49,7 @@ def test_queues_and_index_rebuilt_from_the_log_are_those_that_were_written(
     shutil.rmtree(root)
 
 
-def test_a_log_of_many_stretches_is_rebuilt_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_of_many_stretches_is_rebuilt_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr("kourou.store.bulk_dispatch.STRETCH_BYTES", 3000)
     config = mixed.mixed_config(tmp_path)
     with MessageStore(config) as store:
@@ -64,7 +61,7 @@ def test_a_log_of_many_stretches_is_rebuilt_the_same(tmp_path: Path, monkeypatch
     assert contents(tmp_path) == written
 
 
-def test_light_queues_and_batch_queues_are_rebuilt_the_same(tmp_path: Path) -> None:
+def test_light_queues_and_batch_queues_are_rebuilt_the_same(tmp_path):
     options = {
         "enable_lmq": True,
         "enable_multi_dispatch": True,
@@ -92,9 +89,7 @@ def test_light_queues_and_batch_queues_are_rebuilt_the_same(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["plain", "ipv6", "delay_after", "transaction", "batch", "lmq"])
-def test_java_written_queues_are_rebuilt_the_same(
-    name: str, golden_store: Callable[[str], golden.GoldenStore]
-) -> None:
+def test_java_written_queues_are_rebuilt_the_same(name, golden_store):
     root, expected = golden_store(name)
     written = contents(root)
     forget(root)
@@ -107,7 +102,7 @@ def test_java_written_queues_are_rebuilt_the_same(
 
 
 @given(st.lists(st.text(max_size=40)), st.text(max_size=20))
-def test_many_keys_hash_as_each_alone(keys: list[str], topic: str) -> None:
+def test_many_keys_hash_as_each_alone(keys, topic):
     prefix = key_prefixes(topic)[0]
     prefixes = np.full(len(keys), prefix, np.int64).astype(np.uint32)
     assert hash_keys(prefixes, keys).tolist() == [key_hash(f"{topic}#{key}") for key in keys]

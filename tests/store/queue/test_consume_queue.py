@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,13 @@ def open_queue(
     return queue
 
 
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[ConsumeQueue]:
+    made = open_queue(tmp_path)
+    yield made
+    made.close()
+
+
 def fill(queue: ConsumeQueue, start: int, count: int, gap: int = SIZE) -> None:
     """Entries for records that follow each other; entry n is for the record at n * gap."""
     for number in range(start, start + count):
@@ -51,19 +59,16 @@ def entries(start: int, count: int, gap: int = SIZE) -> bytes:
 # Writing and reading
 
 
-def test_entries_lie_one_behind_the_other_over_files(tmp_path: Path) -> None:
-    queue = open_queue(tmp_path)
+def test_entries_lie_one_behind_the_other_over_files(queue, tmp_path):
     fill(queue, 0, 50)
     assert all_bytes(queue) == entries(0, 50)
     directory = tmp_path / "store" / "consumequeue" / "topic" / "3"
     assert sorted(path.name for path in directory.iterdir()) == [f"{base:020d}" for base in (0, 400, 800)]
     assert (queue.min_offset, queue.max_offset, queue.max_physic_offset) == (0, 50, 5000)
     assert queue.last_physical_end == 5000
-    queue.close()
 
 
-def test_entries_are_read_from_any_offset(tmp_path: Path) -> None:
-    queue = open_queue(tmp_path)
+def test_entries_are_read_from_any_offset(queue):
     fill(queue, 0, 50)
     for start in (0, 19, 20, 39, 49):
         found = [
@@ -74,11 +79,9 @@ def test_entries_are_read_from_any_offset(tmp_path: Path) -> None:
         assert list(queue.iterate(nowhere)) == []
         assert queue.get(nowhere) is None
     assert [queue.roll_next_file(n) for n in (0, 19, 20, 45)] == [20, 20, 40, 60]
-    queue.close()
 
 
-def test_an_entry_that_is_there_already_is_ignored(tmp_path: Path) -> None:
-    queue = open_queue(tmp_path)
+def test_an_entry_that_is_there_already_is_ignored(queue):
     fill(queue, 0, 25)
     fill(queue, 0, 25)  # as a recovery does that begins early
     queue.put(24 * SIZE, SIZE, 0, 24)
@@ -86,11 +89,10 @@ def test_an_entry_that_is_there_already_is_ignored(tmp_path: Path) -> None:
     assert all_bytes(queue) == entries(0, 25)
     fill(queue, 25, 1)
     assert all_bytes(queue) == entries(0, 26)
-    queue.close()
 
 
 @pytest.mark.parametrize("first", [1, 19, 20, 25, 47, 1000])
-def test_a_queue_that_does_not_begin_at_zero_begins_with_blank_entries(tmp_path: Path, first: int) -> None:
+def test_a_queue_that_does_not_begin_at_zero_begins_with_blank_entries(tmp_path, first):
     queue = open_queue(tmp_path)
     fill(queue, first, 30)
     blanks = first % PER_FILE
@@ -114,7 +116,7 @@ def test_a_queue_that_does_not_begin_at_zero_begins_with_blank_entries(tmp_path:
     again.close()
 
 
-def test_only_blank_entries_say_nothing_of_the_log(tmp_path: Path) -> None:
+def test_only_blank_entries_say_nothing_of_the_log(tmp_path):
     """A crash came between the blanks and the first entry. A blank entry has the size 2147483647: taken for a
     record it would make every message below two gigabytes look as if it had its entry."""
     queue = open_queue(tmp_path)
@@ -134,7 +136,7 @@ def test_only_blank_entries_say_nothing_of_the_log(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_disk_full_while_blanks_are_written_does_not_misplace_entries(tmp_path: Path) -> None:
+def test_a_disk_full_while_blanks_are_written_does_not_misplace_entries(tmp_path):
     disk = FaultDisk()
     queue = open_queue(tmp_path, disk=disk)
     disk.fill("consumequeue")
@@ -147,8 +149,7 @@ def test_a_disk_full_while_blanks_are_written_does_not_misplace_entries(tmp_path
     queue.close()
 
 
-def test_the_last_entry_can_be_taken_back(tmp_path: Path) -> None:
-    queue = open_queue(tmp_path)
+def test_the_last_entry_can_be_taken_back(queue):
     fill(queue, 0, 21)
     queue.take_back(5 * SIZE)  # not the last
     queue.take_back(20 * SIZE)
@@ -157,14 +158,13 @@ def test_the_last_entry_can_be_taken_back(tmp_path: Path) -> None:
     entry = queue.get(20)
     assert entry is not None
     assert entry.size == SIZE + 50
-    queue.close()
 
 
 # Recovery
 
 
 @pytest.mark.parametrize("count", [1, 19, 20, 21, 40, 59, 60, 95])
-def test_recovery_finds_the_end(tmp_path: Path, count: int) -> None:
+def test_recovery_finds_the_end(tmp_path, count):
     queue = open_queue(tmp_path)
     fill(queue, 0, count)
     queue.close()
@@ -176,14 +176,12 @@ def test_recovery_finds_the_end(tmp_path: Path, count: int) -> None:
     again.close()
 
 
-def test_recovery_of_an_empty_queue(tmp_path: Path) -> None:
-    queue = open_queue(tmp_path)
+def test_recovery_of_an_empty_queue(queue):
     assert (queue.min_offset, queue.max_offset, queue.max_physic_offset) == (0, 0, -1)
     assert queue.files.files == ()
-    queue.close()
 
 
-def test_recovery_ends_the_queue_at_a_hole_in_the_last_three_files(tmp_path: Path) -> None:
+def test_recovery_ends_the_queue_at_a_hole_in_the_last_three_files(tmp_path):
     queue = open_queue(tmp_path)
     fill(queue, 0, 90)  # five files
     queue.files.files[3].view[100:120] = bytes(20)
@@ -195,7 +193,7 @@ def test_recovery_ends_the_queue_at_a_hole_in_the_last_three_files(tmp_path: Pat
 
 
 @pytest.mark.parametrize("entry", [(-1, 100, 0), (400, 0, 0), (400, -5, 0), (0, 16, 0), (399, 100, 0)])
-def test_recovery_ends_the_queue_at_an_impossible_entry(tmp_path: Path, entry: tuple[int, int, int]) -> None:
+def test_recovery_ends_the_queue_at_an_impossible_entry(tmp_path, entry):
     queue = open_queue(tmp_path)
     fill(queue, 0, 10)
     struct.pack_into(">qiq", queue.files.files[0].view, 4 * 20, *entry)
@@ -206,7 +204,7 @@ def test_recovery_ends_the_queue_at_an_impossible_entry(tmp_path: Path, entry: t
 
 
 @pytest.mark.parametrize("kept", [0, 1, 19, 20, 21, 40, 55, 60])
-def test_entries_behind_the_log_are_dropped(tmp_path: Path, kept: int) -> None:
+def test_entries_behind_the_log_are_dropped(tmp_path, kept):
     queue = open_queue(tmp_path)
     fill(queue, 0, 60)
     end = kept * SIZE
@@ -223,12 +221,10 @@ def test_entries_behind_the_log_are_dropped(tmp_path: Path, kept: int) -> None:
     again.close()
 
 
-def test_a_record_that_begins_before_the_end_keeps_its_entry(tmp_path: Path) -> None:
-    queue = open_queue(tmp_path)
+def test_a_record_that_begins_before_the_end_keeps_its_entry(queue):
     fill(queue, 0, 10)
     assert queue.truncate_dirty(5 * SIZE + 1) == 4
     assert queue.max_offset == 6
-    queue.close()
 
 
 # Minimum and expiry
@@ -239,9 +235,7 @@ def test_a_record_that_begins_before_the_end_keeps_its_entry(tmp_path: Path) -> 
     steps=st.lists(st.integers(1, 500), min_size=1, max_size=70),
     limits=st.lists(st.integers(0, 36_000), min_size=1, max_size=6).map(sorted),
 )
-def test_the_minimum_is_the_first_entry_still_in_the_log(
-    tmp_path_factory: pytest.TempPathFactory, first: int, steps: list[int], limits: list[int]
-) -> None:
+def test_the_minimum_is_the_first_entry_still_in_the_log(tmp_path_factory, first, steps, limits):
     queue = open_queue(tmp_path_factory.mktemp("queue"))
     offsets, at = [], 0
     for number, step in enumerate(steps):
@@ -259,9 +253,7 @@ def test_the_minimum_is_the_first_entry_still_in_the_log(
 
 
 @given(count=st.integers(1, 70), limit=st.integers(0, 8000))
-def test_the_minimum_is_found_again_after_a_restart(
-    tmp_path_factory: pytest.TempPathFactory, count: int, limit: int
-) -> None:
+def test_the_minimum_is_found_again_after_a_restart(tmp_path_factory, count, limit):
     directory = tmp_path_factory.mktemp("queue")
     queue = open_queue(directory)
     fill(queue, 0, count)
@@ -275,18 +267,16 @@ def test_the_minimum_is_found_again_after_a_restart(
     again.close()
 
 
-def test_the_last_file_never_expires(tmp_path: Path) -> None:
-    queue = open_queue(tmp_path)
+def test_the_last_file_never_expires(queue, tmp_path):
     fill(queue, 0, 50)
     assert queue.delete_expired(10**9) == 2
     assert (queue.min_offset, queue.max_offset) == (50, 50)
     assert len(files_below(tmp_path)) == 1
     fill(queue, 50, 1)
     assert (queue.min_offset, queue.max_offset) == (50, 51)
-    queue.close()
 
 
-def test_a_queue_file_that_cannot_be_removed_is_tried_again(tmp_path: Path) -> None:
+def test_a_queue_file_that_cannot_be_removed_is_tried_again(tmp_path):
     disk = FaultDisk()
     queue = open_queue(tmp_path, disk=disk)
     fill(queue, 0, 50)
@@ -298,15 +288,13 @@ def test_a_queue_file_that_cannot_be_removed_is_tried_again(tmp_path: Path) -> N
     queue.close()
 
 
-def test_destroying_a_queue_removes_its_directory(tmp_path: Path) -> None:
-    queue = open_queue(tmp_path)
+def test_destroying_a_queue_removes_its_directory(queue, tmp_path):
     fill(queue, 0, 50)
     queue.destroy()
     assert not (tmp_path / "store" / "consumequeue" / "topic" / "3").exists()
     assert (queue.min_offset, queue.max_offset) == (0, 0)
     fill(queue, 0, 3)
     assert all_bytes(queue) == entries(0, 3)
-    queue.close()
 
 
 # ConsumeQueueExt
@@ -321,15 +309,20 @@ def open_ext(directory: Path) -> ConsumeQueueExt:
     return ext
 
 
-def test_a_unit_lies_as_java_writes_it(tmp_path: Path) -> None:
-    ext = open_ext(tmp_path)
+@pytest.fixture
+def ext(tmp_path: Path) -> Iterator[ConsumeQueueExt]:
+    made = open_ext(tmp_path)
+    yield made
+    made.files.close()
+
+
+def test_a_unit_lies_as_java_writes_it(ext, tmp_path):
     assert ext.put(ExtUnit(-5, START_MS, b"\x01\x02\x03")) == -(2**63)
     assert ext.put(ExtUnit(6, START_MS + 1)) == -(2**63) + 23
     data = (tmp_path / "consumequeue_ext" / "topic" / "0" / f"{0:020d}").read_bytes()
     assert data[:43] == struct.pack(">hqqh", 23, -5, START_MS, 3) + b"\x01\x02\x03" + struct.pack(
         ">hqqh", 20, 6, START_MS + 1, 0
     )
-    ext.files.close()
 
 
 units = st.builds(
@@ -338,9 +331,7 @@ units = st.builds(
 
 
 @given(given_units=st.lists(units, min_size=1, max_size=30))
-def test_units_are_read_back_by_their_address(
-    tmp_path_factory: pytest.TempPathFactory, given_units: list[ExtUnit]
-) -> None:
+def test_units_are_read_back_by_their_address(tmp_path_factory, given_units):
     directory = tmp_path_factory.mktemp("ext")
     ext = open_ext(directory)
     addresses = []
@@ -363,42 +354,34 @@ def test_units_are_read_back_by_their_address(
     again.files.close()
 
 
-def test_a_unit_that_fits_no_file_has_no_address(tmp_path: Path) -> None:
-    ext = open_ext(tmp_path)
+def test_a_unit_that_fits_no_file_has_no_address(ext):
     assert ext.put(ExtUnit(1, 2, bytes(EXT_FILE - 4 - 20 + 1))) is None
     assert ext.put(ExtUnit(1, 2, bytes(EXT_FILE - 4 - 20))) is not None
-    ext.files.close()
 
 
-def test_an_address_that_is_none(tmp_path: Path) -> None:
-    ext = open_ext(tmp_path)
+def test_an_address_that_is_none(ext):
     ext.put(ExtUnit(1, 2, b"bitmap"))
     for nowhere in (0, 1, -1, -(2**31), -(2**63) + 26, -(2**63) + EXT_FILE, -(2**62)):
         assert ext.get(nowhere) is None
-    ext.files.close()
 
 
-def test_units_behind_an_address_are_dropped(tmp_path: Path) -> None:
-    ext = open_ext(tmp_path)
+def test_units_behind_an_address_are_dropped(ext):
     addresses = [ext.put(ExtUnit(number, 0, bytes(50))) for number in range(10)]
     assert None not in addresses
     ext.truncate_behind(addresses[4] or 0)
     assert [ext.get(address or 0) is not None for address in addresses] == [True] * 5 + [False] * 5
     assert ext.put(ExtUnit(99, 0)) == (addresses[4] or 0) + 70
-    ext.files.close()
 
 
-def test_files_before_an_address_are_removed(tmp_path: Path) -> None:
-    ext = open_ext(tmp_path)
+def test_files_before_an_address_are_removed(ext):
     addresses = [ext.put(ExtUnit(number, 0, bytes(50))) or 0 for number in range(10)]  # two a file
     ext.truncate_before(addresses[6])
     assert ext.get(addresses[6]) == ExtUnit(6, 0, bytes(50))
     assert ext.get(addresses[1]) is None
     assert len(ext.files.files) in (2, 3)
-    ext.files.close()
 
 
-def test_a_queue_with_its_extension_over_a_restart(tmp_path: Path) -> None:
+def test_a_queue_with_its_extension_over_a_restart(tmp_path):
     queue = open_queue(tmp_path, enable_consume_queue_ext=True)
     given_units = [ExtUnit(number, START_MS + number, bytes([number])) for number in range(30)]
     for number, unit in enumerate(given_units):
@@ -418,7 +401,7 @@ def test_a_queue_with_its_extension_over_a_restart(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_queue_with_an_extension_but_without_units(tmp_path: Path) -> None:
+def test_a_queue_with_an_extension_but_without_units(tmp_path):
     """The option was switched on later: old entries hold plain tags codes."""
     queue = open_queue(tmp_path)
     fill(queue, 0, 5)
@@ -444,23 +427,28 @@ def open_batch_queue(directory: Path, **overrides: Any) -> BatchConsumeQueue:
     return queue
 
 
+@pytest.fixture
+def batch_queue(tmp_path: Path) -> Iterator[BatchConsumeQueue]:
+    made = open_batch_queue(tmp_path)
+    yield made
+    made.close()
+
+
 def fill_batch(queue: BatchConsumeQueue, start: int, count: int) -> None:
     """Entries of three messages each."""
     for number in range(start, start + count):
         queue.put_batch(number * SIZE, SIZE, number, START_MS + number, number * 3, 3)
 
 
-def test_a_batch_entry_lies_as_java_writes_it(tmp_path: Path) -> None:
-    queue = open_batch_queue(tmp_path)
-    queue.put_batch(500, 100, -7, START_MS, 30, 4)
+def test_a_batch_entry_lies_as_java_writes_it(batch_queue, tmp_path):
+    batch_queue.put_batch(500, 100, -7, START_MS, 30, 4)
     data = (tmp_path / "store" / "batchconsumequeue" / "topic" / "0" / f"{0:020d}").read_bytes()
     assert data[:46] == struct.pack(">qiqqqhii", 500, 100, -7, START_MS, 30, 4, -1, 0)
-    assert (queue.min_offset, queue.max_offset) == (30, 34)
-    queue.close()
+    assert (batch_queue.min_offset, batch_queue.max_offset) == (30, 34)
 
 
 @pytest.mark.parametrize("size", [460, 461, 500, 505])
-def test_batch_entries_over_files_whatever_the_configured_size(tmp_path: Path, size: int) -> None:
+def test_batch_entries_over_files_whatever_the_configured_size(tmp_path, size):
     """Files hold whole entries, as those of plain queues do."""
     queue = open_batch_queue(tmp_path, mapper_file_size_batch_consume_queue=size)
     fill_batch(queue, 0, 35)
@@ -474,28 +462,24 @@ def test_batch_entries_over_files_whatever_the_configured_size(tmp_path: Path, s
     again.close()
 
 
-def test_a_batch_entry_by_any_of_its_offsets(tmp_path: Path) -> None:
-    queue = open_batch_queue(tmp_path)
-    fill_batch(queue, 0, 25)
+def test_a_batch_entry_by_any_of_its_offsets(batch_queue):
+    fill_batch(batch_queue, 0, 25)
     for offset in range(75):
-        entry = queue.get(offset)
+        entry = batch_queue.get(offset)
         assert entry is not None
         assert (entry.queue_offset, entry.batch_num) == (offset // 3 * 3, 3)
-    assert queue.get(75) is None
-    assert queue.get(-1) is None
-    queue.close()
+    assert batch_queue.get(75) is None
+    assert batch_queue.get(-1) is None
 
 
-def test_a_repeated_batch_entry_is_ignored(tmp_path: Path) -> None:
-    queue = open_batch_queue(tmp_path)
-    fill_batch(queue, 0, 5)
-    fill_batch(queue, 0, 5)
-    assert len(list(queue.iterate(0))) == 5
-    queue.close()
+def test_a_repeated_batch_entry_is_ignored(batch_queue):
+    fill_batch(batch_queue, 0, 5)
+    fill_batch(batch_queue, 0, 5)
+    assert len(list(batch_queue.iterate(0))) == 5
 
 
 @pytest.mark.parametrize("kept", [0, 1, 9, 10, 11, 20, 25])
-def test_batch_entries_behind_the_log_are_dropped(tmp_path: Path, kept: int) -> None:
+def test_batch_entries_behind_the_log_are_dropped(tmp_path, kept):
     queue = open_batch_queue(tmp_path)
     fill_batch(queue, 0, 25)
     assert queue.truncate_dirty(kept * SIZE) == (25 - kept) * 3
@@ -508,24 +492,20 @@ def test_batch_entries_behind_the_log_are_dropped(tmp_path: Path, kept: int) -> 
     again.close()
 
 
-def test_a_batch_entry_can_be_taken_back(tmp_path: Path) -> None:
-    queue = open_batch_queue(tmp_path)
-    fill_batch(queue, 0, 11)
-    queue.take_back(3 * SIZE)
-    assert queue.max_offset == 33
-    queue.take_back(10 * SIZE)
-    assert queue.max_offset == 30
-    queue.put_batch(10 * SIZE, SIZE, 0, START_MS, 30, 5)
-    assert queue.max_offset == 35
-    queue.close()
+def test_a_batch_entry_can_be_taken_back(batch_queue):
+    fill_batch(batch_queue, 0, 11)
+    batch_queue.take_back(3 * SIZE)
+    assert batch_queue.max_offset == 33
+    batch_queue.take_back(10 * SIZE)
+    assert batch_queue.max_offset == 30
+    batch_queue.put_batch(10 * SIZE, SIZE, 0, START_MS, 30, 5)
+    assert batch_queue.max_offset == 35
 
 
 @pytest.mark.parametrize("gone", [0, 1, 5, 9, 10, 11, 15, 24, 25, 30])
-def test_the_minimum_of_a_batch_queue(tmp_path: Path, gone: int) -> None:
-    queue = open_batch_queue(tmp_path)
-    fill_batch(queue, 0, 25)
-    deleted = queue.delete_expired(gone * SIZE)
+def test_the_minimum_of_a_batch_queue(batch_queue, gone):
+    fill_batch(batch_queue, 0, 25)
+    deleted = batch_queue.delete_expired(gone * SIZE)
     assert deleted == min(gone // 10, 2)
-    assert queue.min_offset == min(gone, 25) * 3
-    assert queue.max_offset == 75
-    queue.close()
+    assert batch_queue.min_offset == min(gone, 25) * 3
+    assert batch_queue.max_offset == 75

@@ -20,7 +20,7 @@ from kourou.store.index import index_catch_up
 from support import loops
 from support.stores.fault_disk import FaultDisk
 from support.stores.replication import caught_up, node, slave
-from support.stores.store import ManualClock, bodies, message, put, small_config
+from support.stores.store import bodies, message, put, small_config
 
 COUNT = 300
 STEP_BYTES = 2000  # a dozen messages
@@ -102,7 +102,7 @@ def assert_complete(store: MessageStore, places: dict[str, int], topic: str = "t
     assert len(twice) <= len(store.index.files)
 
 
-def test_a_store_takes_messages_before_its_index_is_complete(config: MessageStoreConfig) -> None:
+def test_a_store_takes_messages_before_its_index_is_complete(config):
     places = crashed(config)
     store = opened(config)
     try:
@@ -122,7 +122,7 @@ def test_a_store_takes_messages_before_its_index_is_complete(config: MessageStor
         store.shutdown()
 
 
-def test_keys_that_are_put_between_the_steps_are_in_the_index_once(plain: MessageStoreConfig) -> None:
+def test_keys_that_are_put_between_the_steps_are_in_the_index_once(plain):
     places = crashed(plain)
     store = opened(plain)
     while store.index_catch_up.is_behind:
@@ -138,9 +138,7 @@ def test_keys_that_are_put_between_the_steps_are_in_the_index_once(plain: Messag
 
 @pytest.mark.parametrize("steps", [1, 5, 20])
 @pytest.mark.parametrize("end", [MessageStore.shutdown, MessageStore.abandon], ids=["stop", "kill"])
-def test_a_store_that_ends_on_the_way_goes_on_at_its_next_start(
-    config: MessageStoreConfig, end: Any, steps: int
-) -> None:
+def test_a_store_that_ends_on_the_way_goes_on_at_its_next_start(config, end, steps):
     places = crashed(config)
     for name in ("first", "second"):
         store = opened(config)
@@ -156,7 +154,7 @@ def test_a_store_that_ends_on_the_way_goes_on_at_its_next_start(
     store.shutdown()
 
 
-def test_after_a_stop_on_the_way_no_step_is_done_twice(plain: MessageStoreConfig) -> None:
+def test_after_a_stop_on_the_way_no_step_is_done_twice(plain):
     crashed(plain)
     store = opened(plain)
     for _ in range(5):
@@ -171,7 +169,7 @@ def test_after_a_stop_on_the_way_no_step_is_done_twice(plain: MessageStoreConfig
     store.abandon()
 
 
-def test_a_clean_start_with_a_complete_index_has_nothing_to_do(plain: MessageStoreConfig) -> None:
+def test_a_clean_start_with_a_complete_index_has_nothing_to_do(plain):
     crashed(plain)
     store = opened(plain)
     store.index_catch_up.finish()
@@ -182,7 +180,7 @@ def test_a_clean_start_with_a_complete_index_has_nothing_to_do(plain: MessageSto
     store.shutdown()
 
 
-def test_a_topic_that_is_deleted_meanwhile_is_not_found_by_its_keys(plain: MessageStoreConfig) -> None:
+def test_a_topic_that_is_deleted_meanwhile_is_not_found_by_its_keys(plain):
     store = opened(plain)
     places = put_keys(store, "old")
     gone = put_keys(store, "gone", 20, "gone")
@@ -198,7 +196,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_not_found_by_its_keys(plain: Messa
     store.shutdown()
 
 
-def test_old_log_files_may_go_meanwhile(plain: MessageStoreConfig) -> None:
+def test_old_log_files_may_go_meanwhile(plain):
     places = crashed(plain)
     store = opened(plain)
     first = store.commit_log.files.files[0]
@@ -209,7 +207,7 @@ def test_old_log_files_may_go_meanwhile(plain: MessageStoreConfig) -> None:
     store.shutdown()
 
 
-def test_an_index_that_has_no_room_is_tried_again(plain: MessageStoreConfig, clock: ManualClock) -> None:
+def test_an_index_that_has_no_room_is_tried_again(plain, clock):
     places = crashed(plain)
     disk = FaultDisk()
     store = opened(plain, disk=disk, clock=clock)
@@ -225,7 +223,7 @@ def test_an_index_that_has_no_room_is_tried_again(plain: MessageStoreConfig, clo
     store.shutdown()
 
 
-def test_a_stop_while_the_index_has_no_room_loses_no_key(plain: MessageStoreConfig) -> None:
+def test_a_stop_while_the_index_has_no_room_loses_no_key(plain):
     places = crashed(plain)
     disk = FaultDisk()
     disk.fill("/index/")
@@ -238,7 +236,7 @@ def test_a_stop_while_the_index_has_no_room_loses_no_key(plain: MessageStoreConf
     store.shutdown()
 
 
-def test_damage_in_an_old_file_costs_only_the_keys_of_that_file(plain: MessageStoreConfig) -> None:
+def test_damage_in_an_old_file_costs_only_the_keys_of_that_file(plain):
     store = opened(plain)
     places = put_keys(store, "old")
     store._queue_flusher.flush_all()  # recovery need not look at the old files
@@ -256,7 +254,7 @@ def test_damage_in_an_old_file_costs_only_the_keys_of_that_file(plain: MessageSt
     store.shutdown()
 
 
-def test_the_log_tells_of_the_progress(plain: MessageStoreConfig, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_tells_of_the_progress(plain, caplog):
     crashed(plain)
     caplog.set_level(logging.INFO)
     store = opened(plain)
@@ -268,7 +266,7 @@ def test_the_log_tells_of_the_progress(plain: MessageStoreConfig, caplog: pytest
     assert any("the index is complete again" in text for text in said)
 
 
-def test_a_worker_has_the_owner_do_it(plain: MessageStoreConfig) -> None:
+def test_a_worker_has_the_owner_do_it(plain):
     places = crashed(plain)
     store = MessageStore(plain)
     store.load()
@@ -280,7 +278,7 @@ def test_a_worker_has_the_owner_do_it(plain: MessageStoreConfig) -> None:
     store.shutdown()
 
 
-def test_without_an_index_nothing_is_behind(tmp_path: Path) -> None:
+def test_without_an_index_nothing_is_behind(tmp_path):
     config = small_config(tmp_path, message_index_enable=False)
     crashed(config)
     store = opened(config)
@@ -290,26 +288,23 @@ def test_without_an_index_nothing_is_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 3000], ids="{} messages".format)
-def test_a_slave_catches_up_while_it_follows_its_master(tmp_path: Path, count: int) -> None:
+async def test_a_slave_catches_up_while_it_follows_its_master(tmp_path, count):
     """One by one, and many at once."""
 
-    async def run() -> None:
-        async with node(tmp_path / "master", from_start=True, **SIZES) as master:
-            places = put_keys(master.store, "old")
-            async with slave(tmp_path / "slave", master.port, **SIZES) as follower:
-                await caught_up(master, follower)
-            lose_index(tmp_path / "slave" / "store")
-            places |= put_keys(master.store, "new", count)
-            async with slave(tmp_path / "slave", master.port, **SIZES) as follower:
-                assert follower.store.index_catch_up.is_behind
-                await caught_up(master, follower)
-                await loops.until(lambda: not follower.store.index_catch_up.is_behind, "the index")
-                assert_complete(follower.store, places)
-
-    loops.run("uvloop", run())
+    async with node(tmp_path / "master", from_start=True, **SIZES) as master:
+        places = put_keys(master.store, "old")
+        async with slave(tmp_path / "slave", master.port, **SIZES) as follower:
+            await caught_up(master, follower)
+        lose_index(tmp_path / "slave" / "store")
+        places |= put_keys(master.store, "new", count)
+        async with slave(tmp_path / "slave", master.port, **SIZES) as follower:
+            assert follower.store.index_catch_up.is_behind
+            await caught_up(master, follower)
+            await loops.until(lambda: not follower.store.index_catch_up.is_behind, "the index")
+            assert_complete(follower.store, places)
 
 
-def test_the_files_of_a_store_tell_that_its_index_is_not_complete(plain: MessageStoreConfig) -> None:
+def test_the_files_of_a_store_tell_that_its_index_is_not_complete(plain):
     places = crashed(plain)
     store = opened(plain)
     running = StoreDirectory.open(plain.store_path_root_dir, plain)

@@ -13,7 +13,6 @@ from kourou.store.timer.files import DELETE, PLAIN, ROLL, TimerCheckpoint, read_
 from kourou.store.timer.log import TimerLog
 from kourou.store.timer.store import TimerStore
 from kourou.store.timer.wheel import TimerWheel
-from support.stores.fault_disk import FaultDisk
 from support.stores.store import START_MS, small_config
 
 UNITS_A_FILE = 4
@@ -59,7 +58,7 @@ def crash(config: MessageStoreConfig, *, log_end: int | None = None, keep_wheel:
             file.write_bytes(file.read_bytes()[:kept] + bytes(LOG_FILE - kept))
 
 
-def test_a_slot_leads_to_its_units_the_newest_first(config: MessageStoreConfig) -> None:
+def test_a_slot_leads_to_its_units_the_newest_first(config):
     timers = TimerStore(OsDisk(), config)
 
     enter(timers, 5, 6, 5, 5)
@@ -72,7 +71,7 @@ def test_a_slot_leads_to_its_units_the_newest_first(config: MessageStoreConfig) 
     assert timers.wheel.messages_from(START_MS + 6000) == 1
 
 
-def test_a_unit_that_deletes_counts_one_less(config: MessageStoreConfig) -> None:
+def test_a_unit_that_deletes_counts_one_less(config):
     timers = TimerStore(OsDisk(), config)
 
     enter(timers, 5, 5)
@@ -82,7 +81,7 @@ def test_a_unit_that_deletes_counts_one_less(config: MessageStoreConfig) -> None
     assert [unit.magic for unit in timers.units(START_MS + 5000)] == [5, 1, 1]
 
 
-def test_a_slot_is_used_again_after_two_weeks(config: MessageStoreConfig) -> None:
+def test_a_slot_is_used_again_after_two_weeks(config):
     timers, two_weeks_s = TimerStore(OsDisk(), config), 14 * 86_400
 
     enter(timers, 5, 5 + two_weeks_s)
@@ -91,7 +90,7 @@ def test_a_slot_is_used_again_after_two_weeks(config: MessageStoreConfig) -> Non
     assert records(timers, 5 + two_weeks_s) == [1]
 
 
-def test_a_file_of_the_log_that_is_full_ends_as_javas(config: MessageStoreConfig) -> None:
+def test_a_file_of_the_log_that_is_full_ends_as_javas(config):
     timers = TimerStore(OsDisk(), config)
 
     enter(timers, *[5] * (UNITS_A_FILE + 1))
@@ -102,7 +101,7 @@ def test_a_file_of_the_log_that_is_full_ends_as_javas(config: MessageStoreConfig
     assert records(timers, 5) == [4, 3, 2, 1, 0]
 
 
-def test_all_is_found_again(config: MessageStoreConfig) -> None:
+def test_all_is_found_again(config):
     timers = TimerStore(OsDisk(), config)
     enter(timers, *range(3, 13))
     closed(timers)
@@ -114,9 +113,7 @@ def test_all_is_found_again(config: MessageStoreConfig) -> None:
     assert [records(timers, due) for due in range(4, 13)] == [[due - 3] for due in range(4, 13)]
 
 
-def test_what_the_checkpoint_does_not_speak_of_is_cut_off_to_be_entered_again(
-    config: MessageStoreConfig,
-) -> None:
+def test_what_the_checkpoint_does_not_speak_of_is_cut_off_to_be_entered_again(config):
     timers = TimerStore(OsDisk(), config)
     enter(timers, *range(3, 13))
     timers.close()
@@ -131,7 +128,7 @@ def test_what_the_checkpoint_does_not_speak_of_is_cut_off_to_be_entered_again(
     assert records(timers, 8) == [6, 5]
 
 
-def test_slots_that_a_crash_lost_are_made_from_the_log(config: MessageStoreConfig) -> None:
+def test_slots_that_a_crash_lost_are_made_from_the_log(config):
     timers = TimerStore(OsDisk(), config)
     enter(timers, *range(1, 11))
     enter(timers, 8, magic=PLAIN | DELETE, first=30)
@@ -146,7 +143,7 @@ def test_slots_that_a_crash_lost_are_made_from_the_log(config: MessageStoreConfi
     assert timers.wheel.messages(START_MS + 8000) == 0
 
 
-def test_slots_that_lead_beyond_the_log_end_where_it_ends(config: MessageStoreConfig) -> None:
+def test_slots_that_lead_beyond_the_log_end_where_it_ends(config):
     timers = TimerStore(OsDisk(), config)
     enter(timers, 5, 6, 5, 7, 5, 8)
     closed(timers)
@@ -163,7 +160,7 @@ def test_slots_that_lead_beyond_the_log_end_where_it_ends(config: MessageStoreCo
     assert timers.wheel.times_from(0) == [START_MS + due * 1000 for due in (5, 6, 9)]
 
 
-def test_a_log_that_lost_what_the_checkpoint_vouches_for_says_so(config: MessageStoreConfig) -> None:
+def test_a_log_that_lost_what_the_checkpoint_vouches_for_says_so(config):
     timers = TimerStore(OsDisk(), config)
     enter(timers, 5, 6, 7, 8, 9)
     timers.close()
@@ -176,7 +173,7 @@ def test_a_log_that_lost_what_the_checkpoint_vouches_for_says_so(config: Message
     assert (found.end, found.last_physical_offset, found.entered) == (104, 1, {0, 1})
 
 
-def test_a_chain_never_leads_to_a_unit_of_another_slot(config: MessageStoreConfig) -> None:
+def test_a_chain_never_leads_to_a_unit_of_another_slot(config):
     timers = TimerStore(OsDisk(), config)
     enter(timers, 5, 6)
     timers.wheel.add(START_MS + 7000, 52, 1)
@@ -184,7 +181,7 @@ def test_a_chain_never_leads_to_a_unit_of_another_slot(config: MessageStoreConfi
     assert records(timers, 7) == []
 
 
-def test_log_files_whose_records_are_gone_are_removed(config: MessageStoreConfig) -> None:
+def test_log_files_whose_records_are_gone_are_removed(config):
     timers = TimerStore(OsDisk(), config)
     enter(timers, *[5] * (2 * UNITS_A_FILE + 1))
 
@@ -195,7 +192,7 @@ def test_log_files_whose_records_are_gone_are_removed(config: MessageStoreConfig
     assert records(timers, 5) == [8]
 
 
-def test_pending_units_are_counted_by_topic(config: MessageStoreConfig) -> None:
+def test_pending_units_are_counted_by_topic(config):
     timers = TimerStore(OsDisk(), config)
     enter(timers, 1, 5, 6)
     timers.append(START_MS + 6000, PLAIN | DELETE, START_MS, 50, 100, -3)
@@ -207,7 +204,7 @@ def test_pending_units_are_counted_by_topic(config: MessageStoreConfig) -> None:
     assert counted == {7: 2, -3: -1}
 
 
-def test_a_full_disk_changes_nothing(config: MessageStoreConfig, disk: FaultDisk) -> None:
+def test_a_full_disk_changes_nothing(config, disk):
     timers = TimerStore(disk, config)
     enter(timers, 5)
     disk.fill()
@@ -219,7 +216,7 @@ def test_a_full_disk_changes_nothing(config: MessageStoreConfig, disk: FaultDisk
     assert timers.wheel.times_from(0) == [START_MS + 5000]
 
 
-def test_a_wheel_of_another_size_is_an_error(config: MessageStoreConfig) -> None:
+def test_a_wheel_of_another_size_is_an_error(config):
     path = Path(config.store_path_root_dir, "timerwheel")
     path.parent.mkdir(parents=True)
     path.write_bytes(bytes(100))
@@ -228,7 +225,7 @@ def test_a_wheel_of_another_size_is_an_error(config: MessageStoreConfig) -> None
         TimerStore(OsDisk(), config)
 
 
-def test_the_wheel_takes_room_where_it_is_used_only(config: MessageStoreConfig) -> None:
+def test_the_wheel_takes_room_where_it_is_used_only(config):
     timers = TimerStore(OsDisk(), config)
     enter(timers, 5)
     timers.flush(BEGIN, 0)
@@ -237,7 +234,7 @@ def test_the_wheel_takes_room_where_it_is_used_only(config: MessageStoreConfig) 
     assert (wheel.st_size, wheel.st_blocks * 512 <= 256 * 1024) == (38_707_200, True)
 
 
-def test_what_java_wrote_is_continued(golden_store, tmp_path: Path) -> None:
+def test_what_java_wrote_is_continued(golden_store, tmp_path):
     path, expected = golden_store("timer")
     config = MessageStoreConfig(store_path_root_dir=str(path), mapped_file_size_timer_log=2096)
     before = list(read_wheel(memoryview((path / "timerwheel").read_bytes())))
@@ -252,7 +249,7 @@ def test_what_java_wrote_is_continued(golden_store, tmp_path: Path) -> None:
     assert [unit.physical_offset for unit in timers.units(1794731631000)] == [4886, 3760]
 
 
-def test_a_precision_below_a_second_has_slots_of_its_own(tmp_path: Path) -> None:
+def test_a_precision_below_a_second_has_slots_of_its_own(tmp_path):
     wheel = TimerWheel(OsDisk(), str(tmp_path / "timerwheel"), 100)
     log = TimerLog(OsDisk(), str(tmp_path / "timerlog"), LOG_FILE)
     position = log.append(-1, PLAIN | ROLL, START_MS, 250, 0, 100, 7)

@@ -26,6 +26,10 @@ from kourou.broker.handlers import (
     topics,
     transactions,
 )
+from kourou.broker.messages.pull import MessagePuller
+from kourou.broker.messages.send import MessageSender
+from kourou.broker.pop import acks, modes, peek
+from kourou.broker.pop.popper import Popper
 from kourou.remoting.connection import Handler
 
 if TYPE_CHECKING:
@@ -44,7 +48,14 @@ MODULES = (
     statistics,
     replication,
     admin,
+    acks,
+    modes,
+    peek,
 )
+
+
+PARTS = (MessageSender, MessagePuller, Popper)  # whose methods are handlers
+SERVED = frozenset(int(code) for part in (*MODULES, *PARTS) for code in part.HANDLERS)
 
 
 def make_handlers(broker: Broker) -> dict[int, Handler]:
@@ -54,7 +65,7 @@ def make_handlers(broker: Broker) -> dict[int, Handler]:
         for code, handler in module.HANDLERS.items():
             assert int(code) not in handlers, code
             handlers[int(code)] = partial(handler, broker)
-    for part in (broker.sender, broker.puller):
+    for part in (broker.sender, broker.puller, broker.popper):
         for code, name in part.HANDLERS.items():
             assert int(code) not in handlers, code
             handlers[int(code)] = getattr(part, name)

@@ -55,6 +55,7 @@ def delete_group(broker: Broker, connection: Connection, request: RemotingComman
     header = DeleteSubscriptionGroup.read(request)
     broker.groups.delete(header.group_name)
     if header.clean_offset:
+        broker.pop_buffer.forget(group=header.group_name)
         broker.offsets.remove_group(header.group_name)
     broker.stats.forget_group(header.group_name)
     broker.answer_settled(connection, request, FILE, broker.offsets.file_name)

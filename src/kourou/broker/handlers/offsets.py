@@ -150,16 +150,18 @@ def has_left(broker: Broker, group: str, topic: str) -> bool:
 # Resets
 
 
-def reset_offset(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+def reset_offset(broker: Broker, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
     """INVOKE_BROKER_TO_RESET_OFFSET: send a group to another place, here or by way of its clients."""
     header = ResetOffset.read(request)
     log.info("%s resets offsets: %s", connection.peer, header)
     if broker.config.use_server_side_reset_offset:
-        return _reset_here(broker, request, header)
+        return _reset_here(broker, connection, request, header)
     return _reset_by_clients(broker, request, header)
 
 
-def _reset_here(broker: Broker, request: RemotingCommand, header: ResetOffset) -> RemotingCommand:
+def _reset_here(
+    broker: Broker, connection: Connection, request: RemotingCommand, header: ResetOffset
+) -> RemotingCommand | None:
     """The next pull of a queue is told where to go on."""
     topic, group = header.topic, header.group
     if broker.config.store.broker_role is BrokerRole.SLAVE:
@@ -190,7 +192,10 @@ def _reset_here(broker: Broker, request: RemotingCommand, header: ResetOffset) -
         return request.response(ResponseCode.SYSTEM_ERROR, remark="No queues to reset.")
     for queue_id, offset in targets.items():
         broker.offsets.assign_reset(topic, group, queue_id, offset)
-    return request.response(body=_offset_body(broker, topic, targets))
+    broker.answer_settled(
+        connection, request, broker.offsets.file_name, body=_offset_body(broker, topic, targets)
+    )
+    return None
 
 
 def _reset_by_clients(broker: Broker, request: RemotingCommand, header: ResetOffset) -> RemotingCommand:

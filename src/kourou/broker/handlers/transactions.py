@@ -28,8 +28,9 @@ def end_transaction(
     if broker.config.store.broker_role is BrokerRole.SLAVE:
         return request.response(ResponseCode.SLAVE_NOT_AVAILABLE)
     half = broker.transactions.find_half(header.commit_log_offset)
-    actions = (PUB,) if half is None else sending(_owner(half)).actions
-    _require(broker, connection, request, header.commit_log_offset, half, *actions)
+    if broker.guard.authorizes:
+        actions = (PUB,) if half is None else sending(_owner(half)).actions
+        _require(broker, connection, request, header.commit_log_offset, half, *actions)
     return broker.transactions.end(request, header, half)
 
 

@@ -25,7 +25,6 @@ from kourou.clock import Clock
 from kourou.remoting.budgets import UNBOUND, Bound
 from kourou.remoting.protocol.bodies import as_int, as_object, read_int, read_list, read_text
 from kourou.remoting.protocol.subscription import SQL92, BadSubscriptionError, SubscriptionData
-from kourou.store.dispatch import DispatchRequest
 
 log = logging.getLogger(__name__)
 
@@ -193,16 +192,17 @@ class ConsumerFilters:
 
     # Bit maps
 
-    def bitmap_of(self, request: DispatchRequest) -> bytes | None:
-        """The bits of the groups that want a message (CommitLogDispatcherCalcBitMap); None if none filters.
+    def bitmap_of(self, topic: str, properties: Mapping[str, str], store_timestamp: int) -> bytes:
+        """The bits of the groups that want a message (CommitLogDispatcherCalcBitMap); none if none filters.
 
         For ConsumeQueueStore.bitmap_of. Hot where it is set: called for each message.
         """
-        groups = self._by_topic.get(request.topic)
+        groups = self._by_topic.get(topic)
         if not groups:
-            return None
-        mask, properties = 0, request.properties
-        self._newest_ms = max(self._newest_ms, request.store_timestamp)
+            return b""
+        mask = 0
+        if store_timestamp > self._newest_ms:
+            self._newest_ms = store_timestamp
         for data in groups.values():
             if data.sql.matches(properties):
                 mask |= data.bloom.mask

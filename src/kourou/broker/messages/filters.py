@@ -57,13 +57,13 @@ class TagFilter(MessageFilter):
 class SqlFilter(MessageFilter):
     """By an expression over the properties."""
 
-    __slots__ = ("_data", "_keys", "_sql")
+    __slots__ = ("_data", "_keys", "_names", "_sql")
 
     def __init__(self, sql: Sql92, data: FilterData | None = None) -> None:
         self._sql = sql
         self._data = data
-        names_used = sorted(sql.names) if len(sql.names) <= _MAX_PICKED else ()
-        self._keys = tuple((name, b"\x02%s\x01" % name.encode()) for name in names_used)
+        self._names = sorted(sql.names) if len(sql.names) <= _MAX_PICKED else ()
+        self._keys = [b"\x02%s\x01" % name.encode() for name in self._names]
 
     def matches_queue(self, tags_code: int, ext: ExtUnit | None) -> bool:
         """Whether an entry may match: its bit map says no, if it was made when this filter was known."""
@@ -73,14 +73,32 @@ class SqlFilter(MessageFilter):
         return data.bloom.is_hit(ext.bitmap)
 
     def choose(self, run: Run) -> Sequence[int]:
-        """Which entries of a run may match: all, where there are no bit maps."""
-        return range(len(run.offsets)) if run.ext is None or self._data is None else super().choose(run)
+        """Which entries of a run may match: all, where there are no bit maps. Hot."""
+        data = self._data
+        if run.ext is None or data is None:
+            return range(len(run.offsets))
+        born_ms, is_hit = data.born_time_ms, data.bloom.is_hit
+        hits = {unit.bitmap: is_hit(unit.bitmap) for unit in run.ext if unit is not None}
+        return [
+            number
+            for number, unit in enumerate(run.ext)
+            if unit is None or unit.store_timestamp <= born_ms or hits[unit.bitmap]
+        ]
 
     def matches_record(self, record: memoryview) -> bool:
-        """Whether the expression holds for a record. Hot: only the properties it names are read."""
+        """Whether the expression holds for a record. Hot: only the properties it names are read, and it is
+        not asked again about values that it was asked about before."""
         text = _property_bytes(record)
-        keys = self._keys
-        return self._sql.matches(_pick(text, keys) if keys else _all(text))
+        if not self._keys:
+            return self._sql.matches(_all(text))
+        values = tuple([_value_of(text, key) for key in self._keys])
+        known = self._sql.decisions.get(values)
+        if known is None:
+            given = zip(self._names, values)
+            picked = {name: value.decode("utf-8", "replace") for name, value in given if value is not None}
+            known = self._sql.matches(picked)
+            self._sql.remember(values, known)
+        return known
 
     def matches_properties(self, properties: Mapping[str, str]) -> bool:
         """Whether the expression holds for a message with these properties."""
@@ -133,6 +151,15 @@ def filter_of(
     return SqlFilter(sql, data)
 
 
+def wants(message_filter: AnyFilter | None, tags_code: int, properties: Mapping[str, str] | None) -> bool:
+    """Whether somebody may wait for a message that came; of a batch, the properties are not known."""
+    if message_filter is None:
+        return True
+    if not message_filter.matches_queue(tags_code, None):
+        return False
+    return properties is None or message_filter.matches_properties(properties)
+
+
 def group_of_retry_topic(topic: str) -> str:
     """The group that a retry topic belongs to (KeyBuilder.parseGroup)."""
     parts = topic.split(POP_RETRY_SEPARATOR)
@@ -159,18 +186,16 @@ def _property_bytes(record: memoryview) -> bytes:
     return b"\x02" + record[topic_at + 3 + record[topic_at] :]
 
 
-def _pick(text: bytes, keys: tuple[tuple[str, bytes], ...]) -> dict[str, str]:
-    """The properties of some names, by the rules of decode_properties: the last that is not empty counts."""
-    found = {}
-    for name, key in keys:
-        before, key_found, rest = text.rpartition(key)
-        while key_found:
-            value = rest.partition(b"\x02")[0]
-            if value:
-                found[name] = value.decode("utf-8", "replace")
-                break
-            before, key_found, rest = before.rpartition(key)
-    return found
+def _value_of(text: bytes, key: bytes) -> bytes | None:
+    """The property of a name, by the rules of decode_properties: the last that is not empty counts."""
+    at = text.rfind(key)
+    while at >= 0:
+        begin = at + len(key)
+        end = text.find(b"\x02", begin)
+        if value := text[begin : end if end >= 0 else None]:
+            return value
+        at = text.rfind(key, 0, at + 1)
+    return None
 
 
 def _all(text: bytes) -> dict[str, str]:

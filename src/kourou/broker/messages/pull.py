@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from kourou.broker.messages.filters import AnyFilter, filter_of
+from kourou.broker.messages.filters import AnyFilter, filter_of, wants
 from kourou.broker.messages.sql92 import BadExpressionError
 from kourou.remoting.connection import Answer, Connection, Pieces
 from kourou.remoting.protocol.codes import ADVICE, RequestCode, ResponseCode
@@ -125,7 +124,6 @@ class MessagePuller:
         self._stopping = False
         self._accesses: dict[tuple[str, str], _Access] = {}
         self.configure()
-        broker.store.dispatcher.on_arrive = self._on_arrive
         broker.store.dispatcher.awaited = self._by_queue
         broker.store.dispatcher.on_arrive_many = self.wake_all
 
@@ -386,7 +384,7 @@ class MessagePuller:
         self.held -= 1
         return True
 
-    def _on_arrive(
+    def on_arrive(
         self,
         topic: str,
         queue_id: int,
@@ -401,7 +399,7 @@ class MessagePuller:
         if holds is None:
             return
         woken = [
-            hold for hold in holds if hold.offset < next_offset and _wants(hold.filter, tags_code, properties)
+            hold for hold in holds if hold.offset < next_offset and wants(hold.filter, tags_code, properties)
         ]
         if not woken:
             return
@@ -490,12 +488,3 @@ def _forbidden(request: RemotingCommand, by: str, remark: str) -> RemotingComman
 def _cannot_filter(request: RemotingCommand, subscription: SubscriptionData) -> RemotingCommand:
     remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
     return request.response(ResponseCode.SYSTEM_ERROR, {}, remark=remark)
-
-
-def _wants(message_filter: AnyFilter | None, tags_code: int, properties: Mapping[str, str] | None) -> bool:
-    """Whether a message that came may be what a pull waits for; of a batch, the properties are not known."""
-    if message_filter is None:
-        return True
-    if not message_filter.matches_queue(tags_code, None):
-        return False
-    return properties is None or message_filter.matches_properties(properties)

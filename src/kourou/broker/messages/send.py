@@ -38,7 +38,6 @@ from kourou.remoting.protocol.codes import ADVICE, RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.protocol.headers import ReplyMessage, SendMessage, SendMessageV2
 from kourou.remoting.protocol.topic_config import PERM_READ, PERM_WRITE, UNIT_FLAG, UNIT_SUB_FLAG, TopicConfig
-from kourou.store.config import BrokerRole
 from kourou.store.put import InnerMessage
 from kourou.store.queue.queue_store import LMQ_SEPARATOR, allows_lmq
 from kourou.store.status import PutMessageResult, PutMessageStatus
@@ -114,7 +113,7 @@ class MessageSender:
         config = self._broker.config
         self.store_host = pack_host(resolved(config.broker_ip1), config.listen_port)
         self._host_text = self.store_host.hex().upper()
-        self._waits = config.store.sync_flush or config.store.broker_role is BrokerRole.SYNC_MASTER
+        self._waits = config.store.sync_copies
         self._most_waiting = 0 if self._stopping else config.send_thread_pool_queue_capacity
         self._added = {
             names.MSG_REGION: config.region_id,
@@ -168,7 +167,7 @@ class MessageSender:
                 topic, queue_id = self._adapt(
                     connection, request, header, target, queue_id, properties, is_batch=is_batch
                 )
-                raw = encode_properties(properties)
+                raw = None
             message = InnerMessage(
                 topic, queue_id, body, raw, properties,
                 header.sys_flag & _SENDERS_FLAGS | target.sys_flag | connection.peer_flag,
@@ -327,7 +326,7 @@ class MessageSender:
         Those of the topic's own lite topics need no more than the topic.
         """
         light = properties.get(names.INNER_MULTI_DISPATCH)
-        if light is None or not allows_lmq(topic):
+        if light is None or not (self._broker.guard.authorizes and allows_lmq(topic)):
             return
         for name in light.split(LMQ_SEPARATOR):
             if not name.startswith(_lite_queue(topic, "")):

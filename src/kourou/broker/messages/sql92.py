@@ -38,6 +38,8 @@ MAX_LENGTH = 16 * 1024
 MAX_TOKENS = 4000  # enough for a thousand comparisons; texts and commas are not counted, for long lists
 MAX_NESTING = 100
 CACHED_EXPRESSIONS = 256
+MAX_DECISIONS = 1000  # of an expression, each about values of at most MAX_DECIDED_BYTES
+MAX_DECIDED_BYTES = 128
 
 Properties = Mapping[str, str]
 Run = Callable[[Properties], Any]
@@ -61,12 +63,13 @@ class EvaluationError(KourouError):
 class Sql92:
     """A compiled expression."""
 
-    __slots__ = ("_run", "expression", "names")
+    __slots__ = ("_run", "decisions", "expression", "names")
 
     def __init__(self, expression: str, names: frozenset[str], run: Run) -> None:
         self.expression = expression
         self.names = names  # of the properties that it looks at
         self._run = run
+        self.decisions: dict[tuple[bytes | None, ...], bool] = {}  # by the values that `names` have
 
     def __repr__(self) -> str:
         return f"Sql92({self.expression!r})"
@@ -82,6 +85,13 @@ class Sql92:
             return self._run(properties) is True
         except EvaluationError:
             return False
+
+    def remember(self, values: tuple[bytes | None, ...], matches: bool) -> None:
+        """Note whether messages with these values are wanted: most filters look at few different ones."""
+        if sum(len(value) for value in values if value is not None) <= MAX_DECIDED_BYTES:
+            if len(self.decisions) >= MAX_DECISIONS:
+                self.decisions.clear()
+            self.decisions[values] = matches
 
 
 def compile_sql(expression: str) -> Sql92:

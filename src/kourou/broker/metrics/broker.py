@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING
 
 from kourou.broker.metrics import families
 from kourou.broker.metrics.lag import lags
+from kourou.broker.metrics.pop import PopMetrics
 from kourou.broker.metrics.stats import OTHERS
 from kourou.broker.names import is_system_group
 from kourou.broker.services.transactions import HalfEvent
 from kourou.message import properties as names
 from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from kourou.remoting.metrics import (
+    CONNECTIONS,
     OVERFLOW,
+    READY,
     REFUSALS,
     RPC_LATENCY,
     Histogram,
@@ -116,6 +119,7 @@ class BrokerMetrics:
         self._finish_latency = Histogram(_FINISH_BOUNDS_S, limit)
         self._timers_in, self._timers_out = Totals(limit), Totals(limit)
         self._delays = Histogram(_DELAY_BOUNDS_S, limit)
+        self._pops = PopMetrics(broker, limit)
         self._server = MetricsServer(config.broker_name, self.page, self.missing)
 
     # Life
@@ -163,6 +167,8 @@ class BrokerMetrics:
     def attach(self) -> None:
         """Listen to the parts of a broker whose store is open."""
         broker, config = self._broker, self._broker.config
+        if config.enable_pop_metrics:
+            self._pops.attach()
         if config.enable_request_metrics:
             broker.sender.on_stored = self._stored
             broker.delay.on_delivered = self._scheduled
@@ -230,7 +236,7 @@ class BrokerMetrics:
         """All there is to tell now."""
         page, config = Page(self._labels), self._broker.config
         missing = self.missing()
-        page.add_value(families.READY, 0 if missing else 1)
+        page.add_value(READY, 0 if missing else 1)
         lagging = []
         if self.is_serving and config.enable_lag_and_dlq_metrics:
             lagging = await lags(self._broker)
@@ -257,6 +263,8 @@ class BrokerMetrics:
         if config.enable_message_store_metrics:
             self._add_store(page)
             self._add_timers(page)
+        if config.enable_pop_metrics:
+            self._pops.add(page)
         self._add_own(page)
         return page
 
@@ -356,7 +364,7 @@ class BrokerMetrics:
     def _add_own(self, page: Page) -> None:
         broker = self._broker
         page.add_value(families.HELD_PULLS, broker.puller.held)
-        page.add_value(families.CONNECTIONS, len(broker.server.connections))
+        page.add_value(CONNECTIONS, len(broker.server.connections))
         page.add_value(families.SLOW_REQUESTS, 0 if broker.watch is None else broker.watch.slow_requests)
         page.add_rows(REFUSALS, [((name,), number) for name, number in broker.refusals.counts.items()])
         page.add_value(families.REGISTERED, len(broker.registrar.registered_at))

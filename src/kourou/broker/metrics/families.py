@@ -1,13 +1,13 @@
 """The metrics of a broker: Java's names, units and labels (BrokerMetricsConstant, RemotingMetricsConstant,
-DefaultStoreMetricsConstant), and a few of ours, which begin with kourou.
+DefaultStoreMetricsConstant, PopMetricsConstant), and a few of ours, which begin with kourou.
 
-Each has the labels cluster, node_type and node_id, too. Those of POP are not here, which is not served, nor
-those of RocksDB. docs/metrics.md has a table of all, which a test compares with this.
+Each has the labels cluster, node_type and node_id, too. Those of RocksDB are not here. docs/metrics.md has a
+table of all, which a test compares with this.
 """
 
 from __future__ import annotations
 
-from kourou.remoting.metrics import REFUSALS, RPC_LATENCY, Family
+from kourou.remoting.metrics import CONNECTIONS, READY, REFUSALS, RPC_LATENCY, Family
 
 _STORAGE = ("storage_type", "storage_medium")
 _IN = ("topic", "message_type", "is_system")
@@ -138,13 +138,51 @@ DELAY_LATENCY = Family(
     (*_STORAGE, "topic"),
 )
 
+# POP
+_REVIVE = ("consumer_group", "topic", "revive_message_type")
+POP_SCAN_TIME = Family(
+    "rocketmq_pop_buffer_scan_time_consume_milliseconds",
+    "histogram",
+    "Time to write check points that stayed too long in memory.",
+)
+POP_REVIVE_IN = Family(
+    "rocketmq_pop_revive_in_message_total",
+    "counter",
+    "Check points and acknowledgements put.",
+    (*_REVIVE, "put_status"),
+)
+POP_REVIVE_OUT = Family(
+    "rocketmq_pop_revive_out_message_total",
+    "counter",
+    "Check points and acknowledgements that were due and read.",
+    (*_REVIVE, "queue_id"),
+)
+POP_RETRIES = Family(
+    "rocketmq_pop_revive_retry_messages_total",
+    "counter",
+    "Messages that were not acknowledged in time and put again.",
+    ("consumer_group", "topic", "put_status"),
+)
+POP_OFFSETS = Family("rocketmq_pop_offset_buffer_size", "gauge", "Pops in memory, and what was passed.")
+POP_CHECK_POINTS = Family("rocketmq_pop_checkpoint_buffer_size", "gauge", "Check points in memory.")
+POP_LAG = Family(
+    "rocketmq_pop_revive_lag_milliseconds",
+    "gauge",
+    "Records of a revive queue that are not read yet: Java's name says otherwise.",
+    ("queue_id",),
+)
+POP_LATENCY = Family(
+    "rocketmq_pop_revive_latency_milliseconds",
+    "gauge",
+    "How late what is read of a revive queue is.",
+    ("queue_id",),
+)
+
 # Ours
 HELD_PULLS = Family("kourou_held_pulls", "gauge", "Pulls that wait for a message.")
-CONNECTIONS = Family("kourou_connections", "gauge", "Connections of clients and other servers.")
 SLOW_REQUESTS = Family(
     "kourou_slow_requests_total", "counter", "Requests that took longer than slowRequestThresholdMs."
 )
-READY = Family("kourou_ready", "gauge", "1 where /ready says yes.")
 INDEX_BEHIND = Family(
     "kourou_index_behind_bytes", "gauge", "Bytes of the log whose keys the index lacks, after a crash."
 )
@@ -157,6 +195,7 @@ FAMILIES = (
     QUEUEING_LATENCY, READY_MESSAGES, DEAD_LETTERS, COMMITS, ROLLBACKS, FINISH_LATENCY, HALF_MESSAGES,
     RPC_LATENCY, STORAGE_SIZE, FLUSH_BEHIND, DISPATCH_BEHIND, RESERVE_TIME, TIMER_ENQUEUE_LAG,
     TIMER_ENQUEUE_LATENCY, TIMER_DEQUEUE_LAG, TIMER_DEQUEUE_LATENCY, TIMING_MESSAGES, TIMER_DEQUEUED,
-    TIMER_ENQUEUED, TIMER_SNAPSHOT, DELAY_LATENCY, HELD_PULLS, CONNECTIONS, SLOW_REQUESTS,
+    TIMER_ENQUEUED, TIMER_SNAPSHOT, DELAY_LATENCY, POP_SCAN_TIME, POP_REVIVE_IN, POP_REVIVE_OUT, POP_RETRIES,
+    POP_OFFSETS, POP_CHECK_POINTS, POP_LAG, POP_LATENCY, HELD_PULLS, CONNECTIONS, SLOW_REQUESTS,
     REFUSALS, READY, SLAVES, REGISTERED, INDEX_BEHIND,
 )  # fmt: skip

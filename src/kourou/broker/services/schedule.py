@@ -22,7 +22,7 @@ from kourou.errors import BadMessageError, CorruptRecordError
 from kourou.message import properties as names
 from kourou.message import sysflag
 from kourou.message.codec import StoredMessage, split
-from kourou.message.properties import encode_properties, read_property
+from kourou.message.properties import read_property
 from kourou.message.topics import SCHEDULE_TOPIC
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.topic_config import DataVersion
@@ -89,7 +89,7 @@ class DelayService:
         message.properties[names.DELAY_TIME_LEVEL] = str(level)
         message.properties[names.REAL_TOPIC] = message.topic
         message.properties[names.REAL_QUEUE_ID] = str(message.queue_id)
-        message.properties_raw = encode_properties(message.properties)
+        message.properties_raw = None
         message.topic = SCHEDULE_TOPIC
         message.queue_id = level - 1
         self._broker.store.look_at_clock()

@@ -153,6 +153,8 @@ class SlaveService:
         await self._take_topics()
         await self._take_groups()
         await self._take_offsets()
+        self._broker.modes.decode(await self._ask_json(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE))
+        self._broker.modes.dirty = True
         self._broker.delay.decode(await self._ask_json(RequestCode.GET_ALL_DELAY_OFFSET))
         self._broker.delay.dirty = True
         if self._broker.timers.enabled:

@@ -105,7 +105,7 @@ class TransactionService:
             properties.pop(name, None)
         properties[names.REAL_TOPIC] = message.topic
         properties[names.REAL_QUEUE_ID] = str(message.queue_id)
-        message.properties_raw = encode_properties(properties)
+        message.properties_raw = None
         message.sys_flag &= ~sysflag.TRANSACTION_MASK
         message.topic, message.queue_id = TRANS_HALF_TOPIC, QUEUE
         self._broker.store.look_at_clock()
@@ -178,9 +178,10 @@ class TransactionService:
 
     def _is_too_late(self, half: StoredMessage) -> bool:
         """Whether a half with an immunity of its own is past it: then only a check ends it."""
-        given = half.properties.get(names.CHECK_IMMUNITY_TIME_IN_SECONDS)
+        if not half.properties.get(names.CHECK_IMMUNITY_TIME_IN_SECONDS):
+            return False
         self._broker.store.look_at_clock()
-        return bool(given) and self._is_older(half, self._immunity_ms(half))
+        return self._is_older(half, self._immunity_ms(half))
 
     def _is_older(self, half: StoredMessage, span_ms: int) -> bool:
         """Whether a half has been in the store for longer than this, as of the last look at the clock.
@@ -547,6 +548,6 @@ def _final_message(half: StoredMessage) -> InnerMessage:
 
 def _copy(half: StoredMessage, topic: str, queue_id: int, properties: dict[str, str]) -> InnerMessage:
     return InnerMessage(
-        topic, queue_id, half.body, encode_properties(properties), properties, half.sys_flag,
+        topic, queue_id, half.body, None, properties, half.sys_flag,
         half.born_timestamp, half.born_host, half.store_host, half.flag,
     )  # fmt: skip

@@ -8,9 +8,11 @@ Kept in consumerOffset.json; where light queues are enabled, in lmqConsumerOffse
 A light queue has one queue, so that its offset stands alone. Pull offsets, how far a group has been sent, are
 written but not read: after a restart nothing is on its way.
 
-Where topics were deleted there is "logOffset" too, which is Kourou's own and which Java ignores: where the
-log ended when the offsets were written. Offsets in a topic that the log deletes after that place are of
-messages that are no more. This broker after a crash, and a slave that was sent them, drop them.
+Where topics were deleted or messages wait for a time, there is "logOffset" too, which is Kourou's own and
+which Java ignores: where the log ended when the offsets were written. Offsets in a topic that the log deletes
+after that place are of messages that are no more: this broker after a crash, and a slave that was sent them,
+drop them. Check points after it say what was popped since (broker/pop/recovery.py). "reviveOffset" is there
+while it is not known what was revived after that place of the log, before a crash.
 """
 
 from __future__ import annotations
@@ -56,9 +58,11 @@ class ConsumerOffsets:
         self.data_version = DataVersion(0, 0, clock.now_ms())
         self.dirty = False
         self.on_commit: Callable[[str, int, int], None] | None = None  # hears key, queue and offset
-        # Where the log ends now; None where it deletes no topic.
+        # Where the log ends now; None where nobody needs to know.
         self.log_offset: Callable[[], int | None] = lambda: None
-        self._read_log_offset: int | None = None  # of the file that was read
+        self.revive_offset: Callable[[], int | None] = lambda: None
+        self.read_log_offset: int | None = None  # of the file that was read
+        self.read_revive_offset: int | None = None
 
     @property
     def file_name(self) -> str:
@@ -254,7 +258,7 @@ class ConsumerOffsets:
     def forget_deleted(self, deleted_at: Mapping[str, int], recovered_from: int | None) -> None:
         """Of what was read from the file, forget topics that were deleted after it was written. A file that
         does not say when that was is taken to be older than all that was recovered after a crash."""
-        since = recovered_from if self._read_log_offset is None else self._read_log_offset
+        since = recovered_from if self.read_log_offset is None else self.read_log_offset
         for topic in deleted_after(deleted_at, since):
             self.remove_topic(topic)
 
@@ -306,6 +310,9 @@ class ConsumerOffsets:
         log_offset = self.log_offset()
         if log_offset is not None:
             parts.append(("logOffset", str(log_offset)))
+        revive_offset = self.revive_offset()
+        if revive_offset is not None:
+            parts.append(("reviveOffset", str(revive_offset)))
         parts += [("offsetTable", _text_of(self.table)), ("pullOffsetTable", _text_of(self.pull_table))]
         return ("{" + ",".join([f'"{name}":{text}' for name, text in parts]) + "}").encode()
 
@@ -314,7 +321,8 @@ class ConsumerOffsets:
         table = table_of(value["offsetTable"])
         lmq_table = {key: int(offset) for key, offset in (value.get("lmqOffsetTable") or {}).items()}
         version = DataVersion.from_json(value.get("dataVersion") or {})
-        self._read_log_offset = log_offset_of(value)
+        self.read_log_offset = log_offset_of(value)
+        self.read_revive_offset = int(value["reviveOffset"]) if "reviveOffset" in value else None
         self.table, self.lmq_table, self.data_version = table, lmq_table, version
         self._recount()
 

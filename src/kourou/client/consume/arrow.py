@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from kourou.client.consume.pop.batches import PopBatch
 from kourou.client.consume.received import MAX_INFLATED_BYTES, MessageBatch
 from kourou.errors import CorruptRecordError
 from kourou.message import sysflag
@@ -23,12 +24,14 @@ from kourou.message.scan import columns as message_columns
 from kourou.message.scan import records as scan
 
 BROKER_NAME = "broker_name"
+RECEIPT_HANDLE = "receipt_handle"  # of popped messages only
+_OWN = (BROKER_NAME, RECEIPT_HANDLE)
 
 
 def arrow_schema(columns: Sequence[str] | None = None) -> Any:
     """The schema of these columns; of all by default."""
     fields = [
-        pa.field(BROKER_NAME, pa.string()) if name == BROKER_NAME else message_columns.schema([name]).field(0)
+        pa.field(name, pa.string()) if name in _OWN else message_columns.schema([name]).field(0)
         for name in _names(columns)
     ]
     return pa.schema(fields)
@@ -37,7 +40,7 @@ def arrow_schema(columns: Sequence[str] | None = None) -> Any:
 def to_arrow(batches: Sequence[MessageBatch], columns: Sequence[str] | None = None) -> Any:
     """The messages of these batches, in their order, as one RecordBatch."""
     names = _names(columns)
-    wanted = [name for name in names if name != BROKER_NAME]
+    wanted = [name for name in names if name not in _OWN]
     # The system flag tells of inner batches, the size of a record to which batch it belongs.
     asked = list(dict.fromkeys([*wanted, "sys_flag", "store_size"]))
     bodies = [_unfolded(batch) if batch.is_filtered or batch.is_opened else batch.body for batch in batches]
@@ -55,7 +58,15 @@ def to_arrow(batches: Sequence[MessageBatch], columns: Sequence[str] | None = No
         which = of_batch[np.searchsorted(ends, record_ends)]
         encoded = pa.DictionaryArray.from_arrays(pa.array(which), pa.array(brokers, pa.string()))
         arrays[BROKER_NAME] = encoded.cast(pa.string())
+    if RECEIPT_HANDLE in names:
+        handles = [handle for batch in batches if isinstance(batch, PopBatch) for handle in batch.row_handles]
+        arrays[RECEIPT_HANDLE] = pa.array(handles, pa.string())
     return pa.RecordBatch.from_arrays([arrays[name] for name in names], schema=arrow_schema(names))
+
+
+def popped_to_arrow(batches: Sequence[PopBatch], columns: Sequence[str] | None = None) -> Any:
+    """The same of popped messages, by default with their receipt handles."""
+    return to_arrow(batches, [*_names(None), RECEIPT_HANDLE] if columns is None else columns)
 
 
 def _read(bodies: Sequence[bytes], columns: Sequence[str]) -> Any:

@@ -2,7 +2,8 @@
 
 The clients of a group share the queues of its topics: each asks a broker who the others are, sorts queues and
 clients as the others do, and takes what the strategy gives it: at the start, every 20 s, and when a broker
-says that somebody came or went. A queue that goes away is not read any more, its offset is kept; one that is
+says that somebody came or went. Or a broker shares them, and says of each topic whether it is pulled or
+popped. A queue that goes away is not read any more, its offset is kept; one that is
 read in order keeps its lock until what is being worked on is done.
 """
 
@@ -15,12 +16,15 @@ import time
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from kourou.client.background import Background, notify
 from kourou.client.consume.offsets import Offsets
+from kourou.client.consume.pop.queues import PopQueues
 from kourou.client.consume.process_queue import ProcessQueue
 from kourou.client.consume.pulling import Puller, PullStatus
 from kourou.client.consume.strategies import AVERAGE, Strategy
+from kourou.client.consume.subscriptions import build_subscription
 from kourou.client.core import ClientCore, ClientError, NoRouteError, RefusedError
 from kourou.errors import KourouError
 from kourou.message.model import MessageQueue
@@ -28,19 +32,24 @@ from kourou.message.topics import RETRY_PREFIX
 from kourou.remoting.connection import ConnectionLostError
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.handles import RETRY_V1, RETRY_V2, normal_topic, retry_topic
+from kourou.remoting.protocol.header import Header
 from kourou.remoting.protocol.headers import ConsumerGroupName, GetMaxOffset, QueueOfTopic, SearchOffset
-from kourou.remoting.protocol.subscription import SubscriptionData
+from kourou.remoting.protocol.heartbeat import CLUSTERING
+from kourou.remoting.protocol.subscription import ALL, SubscriptionData
 
 log = logging.getLogger(__name__)
 
 REBALANCE_INTERVAL_S = 20.0
-REBALANCE_AGAIN_S = 1.0  # where a lock or a route was not to be had
-YOUNG_S = 30.0  # how long a group's retry topic may be new to its brokers
+REBALANCE_AGAIN_S = 1.0  # after no lock or no route was found
+YOUNG_S = 30.0  # how long brokers may take to create a group's retry topic
 LOCK_INTERVAL_S = 20.0
-UNLOCK_DELAY_S = 20.0  # how long the lock of a queue that went away is kept for what is being worked on
-LAST_WORD_PAUSES_S = (0.1, 0.5, 1.0)  # a queue that is left: its offset is told again if the broker was busy
+UNLOCK_DELAY_S = 20.0  # how long a queue that was lost stays locked for messages in work
+LAST_WORD_PAUSES_S = (0.1, 0.5, 1.0)  # tries to commit the offset of a queue that was lost
 PULL_PAUSE_FIRST_S = 0.1  # after a pull that failed; it doubles
 PULL_PAUSE_MOST_S = 3.0
+
+POP = "POP"  # a request mode; the other is PULL
 
 # Answers after which a broker has to be told again what the group subscribes to
 _UNKNOWN_SUBSCRIPTION = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
@@ -78,6 +87,7 @@ class Assignment:
         strategy: Strategy = AVERAGE,
         on_messages: Callable[[ProcessQueue], None],
         on_change: Callable[[str, list[MessageQueue]], None] | None = None,
+        pops: PopQueues | None = None,
     ) -> None:
         self._core = core
         self.group = group
@@ -87,6 +97,7 @@ class Assignment:
         self._strategy = strategy
         self._on_messages = on_messages
         self._on_change = on_change
+        self._pops = pops  # there, brokers share the queues and say how they are read; else clients do
         self.subscriptions: dict[str, SubscriptionData] = {}
         self.queues: dict[MessageQueue, ProcessQueue] = {}
         self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
@@ -130,7 +141,7 @@ class Assignment:
             self._background.start(renewing, f"renewing the locks of group {self.group}")
 
     async def stop(self) -> None:
-        """Let go of all queues; what is consumed of them is kept."""
+        """Release all queues and commit their offsets."""
         await self._background.close()
         async with self._rebalancing:
             for queue in list(self.queues.values()):
@@ -144,8 +155,8 @@ class Assignment:
 
     # Rebalance
 
-    def want_rebalance(self) -> None:
-        """Somebody came or went: share the queues anew, soon."""
+    def request_rebalance(self) -> None:
+        """A client joined or left the group: rebalance soon."""
         self._wanted.set()
 
     async def _rebalance_on(self, is_balanced: bool) -> None:
@@ -158,22 +169,24 @@ class Assignment:
             try:
                 is_balanced = await self.rebalance()
             except Exception:
-                self._warn("", "group %s: the queues were not shared anew; it is tried again", trace=True)
+                self._warn("", "group %s: rebalance failed; it is tried again", trace=True)
                 is_balanced = False
 
     async def rebalance(self) -> bool:
-        """Share the queues of all topics anew; whether this client has all that are its own."""
+        """Rebalance all topics. Returns whether this client now reads every queue of its share."""
         async with self._rebalancing:
             is_balanced = True
             for topic in list(self.subscriptions):
                 try:
                     is_balanced &= await self._rebalance_topic(topic)
                 except NoRouteError as error:
+                    if normal_topic(topic, self.group) is not None:
+                        continue  # nothing was ever popped and not acknowledged
                     if not topic.startswith(RETRY_PREFIX):
                         self._warn(topic, "group %s reads nothing of %s: %s", topic, error)
                     is_balanced = False
                 except KourouError as error:
-                    self._warn(topic, "group %s: the queues of %s stay as they are: %s", topic, error)
+                    self._warn(topic, "group %s: rebalance of %s failed: %s", topic, error)
                     is_balanced = False
             for queue in list(self.queues.values()):
                 if queue.queue.topic not in self.subscriptions:
@@ -189,6 +202,8 @@ class Assignment:
             if not brokers <= set(route.addresses):
                 route = await self._core.fetch_route(topic)
                 is_complete = brokers <= set(route.addresses)
+        if self._pops is not None:
+            return await self._follow_broker(topic, self._pops) and is_complete
         queues = sorted(route.read_queues)
         if self.options.is_broadcast:
             mine = queues
@@ -199,22 +214,70 @@ class Assignment:
 
     async def _client_ids(self, topic: str) -> list[str]:
         """The clients of the group, as a broker of the topic knows them."""
+        code, header = RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerGroupName(self.group)
+        ids: list[str] = (await self._ask_any(topic, code, header)).get("consumerIdList") or []
+        return ids
+
+    async def _ask_any(
+        self, topic: str, code: RequestCode, header: Header | None, body: bytes | None = None
+    ) -> dict[str, Any]:
+        """The answer of the first broker of a topic that gives one."""
         route = await self._core.route(topic)
         failure: KourouError = NoRouteError(f"no broker of {topic} is known")
         for broker_name in route.addresses:
             address = self._core.broker_address(broker_name)
             if address is None:
                 continue
-            await self._core.greet(address)
-            header = ConsumerGroupName(self.group)
+            await self._core.ensure_heartbeat(address)
             try:
-                answer = await self._core.ask(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+                answer = await self._core.ask(address, code, header, body)
             except KourouError as error:
                 failure = error
                 continue
-            ids: list[str] = lenient_json.loads(answer.body or b"{}").get("consumerIdList") or []
-            return ids
+            found: dict[str, Any] = lenient_json.loads(answer.body or b"{}")
+            return found
         raise failure
+
+    async def _follow_broker(self, topic: str, pops: PopQueues) -> bool:
+        """Take the queues that a broker says, in the mode that it says; whether all of them are taken."""
+        question = {
+            "topic": topic,
+            "consumerGroup": self.group,
+            "clientId": self._core.client_id,
+            "messageModel": CLUSTERING,
+            "strategyName": self._strategy.name,
+        }
+        body = lenient_json.dumps(question)
+        answer = await self._ask_any(topic, RequestCode.QUERY_ASSIGNMENT, None, body)
+        found = answer.get("messageQueueAssignments")
+        if found is None:
+            return False  # it does not know yet: what is read now is kept
+        by_mode: dict[bool, list[MessageQueue]] = {True: [], False: []}
+        for one in found:
+            by_mode[one.get("mode") == POP].append(MessageQueue.from_json(one["messageQueue"]))
+        popped, pulled = by_mode[True], by_mode[False]
+        has_changed = pops.assign(topic, [queue for queue in popped if queue in pops.queues])
+        self._read_pop_retries(topic, bool(popped), bool(pulled))
+        is_complete = await self.assign(topic, pulled)
+        if popped:
+            # Pops begin at the offsets of the group, so what was pulled has to be committed first.
+            await asyncio.gather(*self._leaving.values(), return_exceptions=True)
+            has_changed |= pops.assign(topic, popped)
+        if has_changed:
+            log.info("group %s pops %s", self.group, popped or f"{topic} no more")
+            notify(self._on_change, topic, popped or pulled)
+        return is_complete
+
+    def _read_pop_retries(self, topic: str, is_popped: bool, is_pulled: bool) -> None:
+        """What was popped and not acknowledged comes again in topics that only pops look at: pull these."""
+        for kind in (RETRY_V1, RETRY_V2):
+            name = retry_topic(topic, self.group, kind)
+            if is_popped and self.subscriptions.pop(name, None) is not None:
+                for queue in [queue for queue in self.queues.values() if queue.queue.topic == name]:
+                    self.drop(queue)
+            elif is_pulled and not topic.startswith(RETRY_PREFIX) and name not in self.subscriptions:
+                self.subscriptions[name] = build_subscription(name, ALL)
+                self.request_rebalance()
 
     async def assign(self, topic: str, mine: Iterable[MessageQueue]) -> bool:
         """Read exactly these queues of a topic; whether all of them are read now."""
@@ -269,39 +332,33 @@ class Assignment:
         return await self.max_offset(queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """The offset behind the last message of a queue."""
+        """The offset after the last message of a queue."""
         header = GetMaxOffset(queue.topic, queue.queue_id)
-        answer = await self._core.ask(await self._address(queue), RequestCode.GET_MAX_OFFSET, header)
-        return int(answer.ext_fields["offset"])
+        return await self._ask_offset(queue, RequestCode.GET_MAX_OFFSET, header)
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The offset of the oldest message of a queue."""
         header = QueueOfTopic(queue.topic, queue.queue_id)
-        answer = await self._core.ask(await self._address(queue), RequestCode.GET_MIN_OFFSET, header)
-        return int(answer.ext_fields["offset"])
+        return await self._ask_offset(queue, RequestCode.GET_MIN_OFFSET, header)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of the first message that was stored at a time or after it."""
         header = SearchOffset(queue.topic, queue.queue_id, timestamp_ms)
-        address = await self._address(queue)
-        answer = await self._core.ask(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        return await self._ask_offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+
+    async def _ask_offset(self, queue: MessageQueue, code: RequestCode, header: Header) -> int:
+        await self._core.route(queue.topic)
+        answer = await self._core.ask(self._core.address_of(queue), code, header, broker=queue.broker_name)
         return int(answer.ext_fields["offset"])
 
-    async def _address(self, queue: MessageQueue) -> str:
-        await self._core.route(queue.topic)
-        address = self._core.broker_address(queue.broker_name)
-        if address is None:
-            raise NoRouteError(f"broker {queue.broker_name} of {queue.topic} is not known at the name server")
-        return address
-
     def drop(self, queue: ProcessQueue, *, has_lock: bool = True) -> None:
-        """Let go of a queue."""
+        """Release a queue."""
         name = queue.queue
         self.queues.pop(name, None)
         pull = self._pulls.pop(name, None)
         if pull is not None:
             pull.cancel()
-        commit_offset = queue.commit_offset  # before what waits is thrown away
+        commit_offset = queue.commit_offset  # before the waiting messages are dropped
         queue.drop()
         leave = self._leave(queue, pull, commit_offset, has_lock)
         task = self._leaving[name] = self._readers.start(leave, f"leaving {name}")
@@ -314,12 +371,12 @@ class Assignment:
         if pull is not None:
             await asyncio.gather(pull, return_exceptions=True)
         if self._locks and has_lock and not queue.idle.is_set():
-            # Nobody else gets the queue before its lock is given back: what is being worked on may end.
+            # Nobody else gets the queue before its lock is released, so messages in work can finish.
             try:
                 async with asyncio.timeout(UNLOCK_DELAY_S):
                     await queue.idle.wait()
             except TimeoutError:
-                log.warning("%s is given back while a message of it is still being worked on", name)
+                log.warning("%s is released while one of its messages is still in work", name)
             oldest = queue.oldest
             commit_offset = oldest.start if oldest is not None else max(commit_offset, queue.done_offset)
         if self.options.is_auto_commit and (has_lock or not self._locks):
@@ -336,7 +393,7 @@ class Assignment:
     # Locks
 
     async def _lock(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
-        """Take or renew the locks of queues; those that were got."""
+        """Take or renew the locks of queues. Returns the queues that are locked now."""
         locked: set[MessageQueue] = set()
         for address, part in self._by_master(queues).items():
             body = lenient_json.dumps(self._lock_body(part))
@@ -376,13 +433,13 @@ class Assignment:
                 queue.locked_at = time.monotonic()
                 self._on_messages(queue)
             elif not queue.has_lock and self.queues.get(name) is queue:
-                # Somebody else may read it by now: begin anew, from what the broker keeps.
+                # Another client may read it by now: start again from the offset at the broker.
                 log.warning("group %s has lost the lock of %s", self.group, name)
                 self.drop(queue, has_lock=False)
-                self.want_rebalance()
+                self.request_rebalance()
 
     def _warn(self, about: Hashable, text: str, *args: object, trace: bool = False) -> None:
-        """Warn, of the group first; where it comes again and again, at growing intervals."""
+        """Log a warning with the group's name; a repeated one at growing intervals."""
         self._core.warnings.warn(log, (self.group, about), text, self.group, *args, trace=trace)
 
     # Pulls
@@ -425,7 +482,7 @@ class Assignment:
             commit_offset=commit,
         )
         if queue.is_dropped or queue.epoch != epoch:
-            return  # it was meant for somewhere else
+            return  # the queue was moved while the pull was under way
         queue.max_offset = pulled.max_offset
         if pulled.status is PullStatus.MOVED:
             log.warning(
@@ -459,13 +516,13 @@ class Assignment:
             queue.room.set()
 
     def pause(self, queues: Iterable[ProcessQueue] | None = None) -> None:
-        """Give nothing of these queues out, and pull no more of them; of all, those that come too."""
+        """Pause these queues, or all queues and those that are assigned later."""
         self._is_paused |= queues is None
         for queue in self.queues.values() if queues is None else queues:
             queue.is_paused = True
 
     def resume(self, queues: Iterable[ProcessQueue] | None = None) -> None:
-        """Go on with these queues, or with all."""
+        """Resume these queues, or all."""
         self._is_paused &= queues is not None
         for queue in self.queues.values() if queues is None else queues:
             queue.is_paused = False
@@ -474,20 +531,20 @@ class Assignment:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether all there was at the last pulls has been pulled, or may not be before more is consumed."""
+        """Whether the last pulls reached the ends of all queues, or flow control stops them."""
         return all(
             queue.position >= queue.max_offset or not queue.room.is_set() for queue in self.queues.values()
         )
 
     def consumed(self, queue: ProcessQueue) -> None:
-        """Something of a queue was consumed: its offset has moved, and there may be room again."""
+        """Messages of a queue were consumed: note its new offset, and pull again if there is room."""
         if not queue.is_dropped:
             if self.options.is_auto_commit:
                 self.offsets.update(queue.queue, queue.commit_offset)
             self._note_room(queue)
 
     def seek(self, queue: ProcessQueue, offset: int) -> None:
-        """Go on elsewhere in a queue, at once: the pull that waits at the broker is given up."""
+        """Seek to an offset of a queue. A pull that waits at the broker is cancelled."""
         self._move(queue, offset)
         pull = self._pulls.get(queue.queue)
         if pull is not None:

@@ -15,6 +15,10 @@ Or a handler is called, for `concurrency` messages at a time:
 A handler that returns has consumed the message. One that raises has it again later: it goes to the group's
 retry topic with a growing delay, `max_reconsume_times` times, and then to its dead-letter topic. With
 `orderly=True` the messages of a queue are given one after the other, each again until it is consumed.
+
+With `client_rebalance=False` a broker shares the queues, and says whether the group pulls or pops a topic.
+What is popped is given in the same ways. Consumed, it is acknowledged; what a handler failed on becomes
+visible again after a growing delay.
 """
 
 from __future__ import annotations
@@ -31,13 +35,15 @@ from typing import Any, Self
 from kourou.client.background import Background, notify
 from kourou.client.consume.assignment import Assignment, ReadOptions
 from kourou.client.consume.offsets import LocalOffsets, Offsets, RemoteOffsets, local_offsets_path
+from kourou.client.consume.pop.popping import Popper
+from kourou.client.consume.pop.queues import PopOptions, PopQueue, PopQueues
 from kourou.client.consume.process_queue import Delivery, Inbox, ProcessQueue
 from kourou.client.consume.pulling import Puller
 from kourou.client.consume.received import MessageBatch, ReceivedMessage, ReconsumeLater
 from kourou.client.consume.requests import answer_brokers
 from kourou.client.consume.stats import ConsumeEvent, ConsumerStats
 from kourou.client.consume.subscriptions import Sql as Sql
-from kourou.client.consume.subscriptions import as_subscriptions, build_subscription
+from kourou.client.consume.subscriptions import as_subscriptions, build_subscription, check_expressions
 from kourou.client.core import ClientCore, ClientError, local_ip, make_client_id
 from kourou.client.namespace import wrap
 from kourou.client.options import ConsumerOptions, takes
@@ -50,11 +56,10 @@ from kourou.message import Message
 from kourou.message import properties as names
 from kourou.message.model import MessageQueue
 from kourou.message.topics import RETRY_PREFIX, TRACE_TOPIC
-from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode
 from kourou.remoting.protocol.headers import ConsumerSendMsgBack
 from kourou.remoting.protocol.heartbeat import BROADCASTING, CLUSTERING, CONSUME_PASSIVELY, ConsumerData
-from kourou.remoting.protocol.subscription import TAG, SubscriptionData
+from kourou.remoting.protocol.subscription import SubscriptionData
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +67,7 @@ PERSIST_INTERVAL_S = 5.0
 TIMEOUT_CHECK_S = 60.0
 DEFAULT_RECONSUME_TIMES = 16
 ENDLESS = 0x7FFFFFFF
-SEND_BACK_PAUSE_S = 5.0  # after which a message that no broker took back is given to the handler again
+SEND_BACK_PAUSE_S = 5.0  # before a message that could not be sent back is handled again
 TIMED_OUT_LEVEL = 3  # the delay of a message whose handler does not come to an end
 
 Handler = Callable[[Any], Awaitable[object] | object]
@@ -102,6 +107,23 @@ class Consumer:
             offsets = LocalOffsets(path)
         else:
             offsets = RemoteOffsets(self.core, self.group)
+        subscriptions: dict[str, SubscriptionData] = {}
+        popper = Popper(
+            self.core, self.group, namespace=namespace, init_mode=0 if options.consume_from == "first" else 1
+        )
+        self.pops = PopQueues(
+            self.core,
+            self.group,
+            popper,
+            PopOptions(
+                int(options.pop_invisible_s * 1000), options.pop_batch_size, options.pop_max_unacked,
+                tuple(options.pop_retry_delays_s),
+            ),
+            subscriptions=subscriptions,
+            on_messages=self._inbox.offer,
+        )  # fmt: skip
+        # As in Java, what is read in order or by all clients is always pulled.
+        follows = not (options.client_rebalance or options.orderly or options.broadcast)
         self.assignment = Assignment(
             self.core,
             self.group,
@@ -114,13 +136,15 @@ class Consumer:
             strategy=options.strategy,
             on_messages=self._inbox.offer,
             on_change=options.on_rebalance,
+            pops=self.pops if follows else None,
         )  # fmt: skip
+        self.assignment.subscriptions = subscriptions
         for topic, expression in as_subscriptions(options.subscribe).items():
             name = wrap(namespace, topic)
-            self.assignment.subscriptions[name] = build_subscription(name, expression)
+            subscriptions[name] = build_subscription(name, expression)
         if not options.broadcast:
             name = RETRY_PREFIX + self.group
-            self.assignment.subscriptions[name] = build_subscription(name, "*")
+            subscriptions[name] = build_subscription(name, "*")
         self._producer = Producer(group="CLIENT_INNER_PRODUCER", core=self.core)
         answer_brokers(self)
 
@@ -144,7 +168,8 @@ class Consumer:
             if self.options.stop_on_signals:
                 self._forget_signals = stop_on_signals(asyncio.get_running_loop(), self.stop)
             await self.assignment.find_routes(self.options.start_timeout_s)
-            await self._check_expressions()
+            subscriptions = self.assignment.subscriptions
+            await check_expressions(self.core, self.group, self.namespace, subscriptions)
             self.started_ms = time.time_ns() // 1_000_000
             await self.assignment.start()
         except BaseException:
@@ -174,7 +199,7 @@ class Consumer:
         return self._stopped.is_set()
 
     async def close(self) -> None:
-        """Stop: what is being handled may end, what is consumed is kept, queues are left to others."""
+        """Stop: handlers finish, offsets are committed, the queues are left to other clients."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -184,10 +209,11 @@ class Consumer:
         if self._workers:
             await asyncio.wait(self._workers, timeout=self.options.close_timeout_s)
         await self._background.close()
+        await self.pops.stop([one for one in self._given if isinstance(one.queue, PopQueue)])
         self._given.clear()
         for queue in self.assignment.queues.values():
             if queue.oldest is not None and self.options.orderly:
-                queue.idle.set()  # nobody works on it any more
+                queue.idle.set()  # no handler works on it any more
         await self.assignment.stop()
         if self._tracer is not None:
             await self._tracer.stop()
@@ -202,26 +228,6 @@ class Consumer:
         if self._handler is None:
             raise ClientError("there is no handler: give one with @consumer.handler before run()")
         await self._stopped.wait()
-
-    async def _check_expressions(self) -> None:
-        """Have a broker look at SQL92 expressions before anything begins: its error says what is wrong."""
-        for topic, subscription in self.assignment.subscriptions.items():
-            if subscription.expression_type == TAG:
-                continue
-            route = await self.core.route(topic)
-            for broker_name in route.addresses:
-                address = self.core.broker_address(broker_name)
-                if address is not None:
-                    await self._check_expression(address, subscription)
-
-    async def _check_expression(self, address: str, subscription: SubscriptionData) -> None:
-        body = {
-            "clientId": self.core.client_id,
-            "group": self.group,
-            "namespace": self.namespace,
-            "subscriptionData": subscription.to_json(),
-        }
-        await self.core.ask(address, RequestCode.CHECK_CLIENT_CONFIG, None, lenient_json.dumps(body))
 
     # A handler
 
@@ -252,15 +258,18 @@ class Consumer:
             delivery = queue.take(self.options.batch_size)
             self._inbox.offer(queue)
             if delivery is None:
-                self.assignment.consumed(queue)
+                self._consumed(queue)
                 continue
             try:
-                await self._handle(delivery)
+                if isinstance(queue, PopQueue):
+                    await self._handle_popped(delivery, queue)
+                else:
+                    await self._handle(delivery)
             except Exception:  # the messages are sent back when their time is over
                 log.exception("messages of %s were not handled", delivery.queue.queue)
 
     async def _handle(self, delivery: Delivery) -> None:
-        """Call the handler until its messages are consumed, sent back, or somebody else's."""
+        """Call the handler until its messages are consumed, sent back, or belong to another client."""
         while not (delivery.queue.is_dropped and not self.options.orderly):
             failure = await self.call_handler(delivery.messages)
             if failure is None:
@@ -285,8 +294,25 @@ class Consumer:
             delivery.messages = left
         return None
 
+    async def _handle_popped(self, delivery: Delivery, queue: PopQueue) -> None:
+        """Call the handler; what it fails on becomes visible again, or goes to the dead-letter topic."""
+        failure = await self.call_handler(delivery.messages)
+        if failure is None:
+            return self._done(delivery)
+        level = failure.delay_level if isinstance(failure, ReconsumeLater) else 0
+        times = self.options.max_reconsume_times
+        most = DEFAULT_RECONSUME_TIMES if times is None else times
+        for message in delivery.messages:
+            if level >= 0 and message.reconsume_times < most:
+                await self.pops.hide(message, level)
+            elif await self._try_send_back(message, -1):
+                self.pops.acknowledge(message)
+        queue.release(delivery)
+        self._consumed(queue)
+        return None
+
     async def call_handler(self, messages: list[ReceivedMessage]) -> Exception | None:
-        """Call the handler; what it raised."""
+        """Call the handler. Returns what it raised, or None."""
         assert self._handler is not None
         given: Any = messages if self.options.batch_size > 1 else messages[0]
         started = time.perf_counter()
@@ -334,7 +360,14 @@ class Consumer:
     def _done(self, delivery: Delivery) -> None:
         queue = delivery.queue
         queue.done(delivery)
-        self.assignment.consumed(queue)
+        self._consumed(queue)
+
+    def _consumed(self, queue: ProcessQueue) -> None:
+        """Messages of a queue were consumed, or none was wanted: go on with it."""
+        if isinstance(queue, PopQueue):
+            self.pops.consumed(queue)
+        else:
+            self.assignment.consumed(queue)
         self._inbox.offer(queue)
 
     # Messages that were not consumed
@@ -351,10 +384,8 @@ class Consumer:
             origin_topic=message.queue.topic,
             max_reconsume_times=DEFAULT_RECONSUME_TIMES if times is None else times,
         )
-        address = self.core.broker_address(message.broker_name)
-        if address is None:
-            raise ClientError(f"broker {message.broker_name} is not known at the name server")
-        await self.core.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+        address, broker = self.core.address_of(message.queue), message.queue.broker_name
+        await self.core.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header, broker=broker)
 
     async def _try_send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
         try:
@@ -401,7 +432,7 @@ class Consumer:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        self._settle_given()
+        self._finish_given()
         while True:
             queue = self._inbox.next_ready() or await self._inbox.wait()
             if queue is None:
@@ -411,12 +442,12 @@ class Consumer:
             if delivery is not None:
                 self._given.append(delivery)
                 return delivery.messages[0]
-            self.assignment.consumed(queue)
+            self._consumed(queue)
 
     async def batches(self) -> AsyncIterator[MessageBatch]:
         """What each pull brought; consumed when the next is asked for."""
         while True:
-            self._settle_given()
+            self._finish_given()
             queue = self._inbox.next_ready() or await self._inbox.wait()
             if queue is None:
                 return
@@ -428,7 +459,7 @@ class Consumer:
         delivery = queue.take_batch()
         self._inbox.offer(queue)
         if delivery is None:
-            self.assignment.consumed(queue)
+            self._consumed(queue)
             return None
         batch = delivery.batch
         if batch is None:  # of a queue whose messages were taken one by one before
@@ -454,7 +485,7 @@ class Consumer:
         """
         from kourou.client.consume.arrow import to_arrow
 
-        self._settle_given()
+        self._finish_given()
         batches: list[MessageBatch] = []
         count = 0
         loop = asyncio.get_running_loop()
@@ -466,7 +497,7 @@ class Consumer:
                     deadline = loop.time() + linger_s
                 batches.append(batch)
                 count += batch.size
-                if self.assignment.is_caught_up:
+                if self.assignment.is_caught_up and self.pops.is_caught_up:
                     deadline = loop.time()
         return to_arrow(batches, columns)
 
@@ -481,10 +512,10 @@ class Consumer:
 
     async def acknowledge(self) -> None:
         """What was given last is consumed, though no more is asked for; its offset is kept now."""
-        self._settle_given()
+        self._finish_given()
         await self.commit()
 
-    def _settle_given(self) -> None:
+    def _finish_given(self) -> None:
         for delivery in self._given:
             self._done(delivery)
         self._given.clear()
@@ -494,16 +525,19 @@ class Consumer:
     async def commit(self) -> None:
         """Keep the offsets of what is consumed now, instead of within five seconds."""
         await self.assignment.offsets.persist()
+        await self.pops.flush()
 
     def pause(self) -> None:
         """Give nothing out, and pull no more, until `resume`."""
         self.assignment.pause()
+        self.pops.pause()
 
     def resume(self) -> None:
         """Go on after `pause`."""
         self.assignment.resume()
+        self.pops.resume()
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues that this client reads now."""
-        return sorted(self.assignment.queues)
+        """The queues that this client reads now; -1 for all of a broker, which are popped."""
+        return sorted([*self.assignment.queues, *self.pops.queues])

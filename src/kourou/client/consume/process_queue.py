@@ -1,10 +1,9 @@
-"""ProcessQueue: one queue that a consumer reads: what was pulled, what is being worked on, what is done.
+"""ProcessQueue: one queue that a consumer reads: messages pulled, in work, and done.
 
     pulled → `waiting` → `take` gives a Delivery → `done` → everything up to the first that is not is consumed
 
-The offset that is committed is that of the oldest message that is not done, so that what is lost with this
-process comes again. `seek` moves the queue: what was pulled is forgotten, what is being worked on no longer
-counts.
+The committed offset is that of the oldest message that is not done, so that a crash of this process loses
+nothing. `seek` moves the queue: pulled messages are dropped, and messages in work no longer count.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Delivery:
     ) -> None:
         self.queue = queue
         self.start = start  # the offset of the first
-        self.end = end  # the offset behind the last
+        self.end = end  # the offset after the last
         self.messages = messages
         self.batch: MessageBatch | None = None  # where a whole batch was given out
         self.count = len(messages)
@@ -59,7 +58,7 @@ class ProcessQueue:
         self.is_paused = False
         self.is_exclusive = exclusive  # in order: one delivery at a time
         self.needs_lock = locked  # and only under a lock of the broker's
-        self.is_listed = False  # whether somebody is told that it has messages
+        self.is_listed = False  # whether the Inbox knows that it has messages
         self.room = asyncio.Event()  # set while more may be pulled
         self.idle = asyncio.Event()  # set while nothing is being worked on
         self.room.set()
@@ -69,9 +68,9 @@ class ProcessQueue:
         self.size_bytes = 0
         self._batches: deque[MessageBatch] = deque()
         self._messages: deque[ReceivedMessage] = deque()  # of the batch that was opened
-        self._opened_end = 0  # the offset behind that batch
-        self._newest_end = position  # the offset behind the last that was pulled
-        self.done_offset = position  # the offset behind the last that is done, with all before it
+        self._opened_end = 0  # the offset after that batch
+        self._newest_end = position  # the offset after the last that was pulled
+        self.done_offset = position  # the offset after the last that is done, with all before it
         self._deliveries: deque[Delivery] = deque()
         now = time.time()
         self.last_pull_at = self.last_consume_at = now
@@ -110,7 +109,7 @@ class ProcessQueue:
     # Given out
 
     def take(self, most: int) -> Delivery | None:
-        """Up to `most` messages, in their order; None where what was pulled had no message that is wanted."""
+        """Up to `most` messages, in their order; None if what was pulled had no message that is wanted."""
         while not self._messages and self._batches:
             batch = self._batches.popleft()
             self._messages.extend(batch.messages)
@@ -121,6 +120,8 @@ class ProcessQueue:
         if not waiting:
             return None
         messages = [waiting.popleft() for _ in range(min(most, len(waiting)))]
+        # The last message of a batch ends where the batch ends: records after it that are not wanted (other
+        # tags, for example) are consumed with it, or the queue would never catch up.
         end = messages[-1].queue_offset + 1 if waiting else self._opened_end
         return self._give(Delivery(self, messages[0].queue_offset, end, messages, self.epoch))
 
@@ -147,7 +148,7 @@ class ProcessQueue:
             self._change(len(delivery.messages) - delivery.count, size_bytes - delivery.size_bytes)
             self._messages.extendleft(reversed(delivery.messages))
             self._deliveries.remove(delivery)
-            self._settle()
+            self._note_idle()
 
     def done(self, delivery: Delivery) -> bool:
         """A delivery is consumed; whether the offset to commit has moved."""
@@ -155,14 +156,17 @@ class ProcessQueue:
             return False
         delivery.is_done = True
         self._change(-delivery.count, -delivery.size_bytes)
+        # Deliveries may be done in any order, but the offset moves only past the oldest of them. What came
+        # after a delivery that is lost with this process is then delivered again: at least once.
         if self._deliveries[0] is not delivery:
             return False
         while self._deliveries and self._deliveries[0].is_done:
             self.done_offset = self._deliveries.popleft().end
-        self._settle()
+        assert self.done_offset <= self.position, "an offset that was never pulled is not done"
+        self._note_idle()
         return True
 
-    def _settle(self) -> None:
+    def _note_idle(self) -> None:
         if not self._deliveries:
             self.idle.set()
 
@@ -182,7 +186,7 @@ class ProcessQueue:
 
     @property
     def given_offset(self) -> int:
-        """The offset behind the last message that was given out."""
+        """The offset after the last message that was given out."""
         if self._messages:
             return self._messages[0].queue_offset
         return self._batches[0].start_offset if self._batches else self.position
@@ -245,7 +249,7 @@ class Inbox:
         return None
 
     def close(self) -> None:
-        """Nothing more is given out: whoever waits is told."""
+        """Close: everyone who waits gets None."""
         self.is_closed = True
         self._ready.clear()
         for _ in range(len(self._waiters)):
@@ -263,6 +267,6 @@ class Inbox:
                 await waiter
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
-                    self._wake()  # somebody else may have what this one was woken for
+                    self._wake()  # another task may have taken the queue
                 raise
         return None

@@ -78,7 +78,7 @@ class PullConsumer:
         return ConsumerData(self.group, CONSUME_ACTIVELY, CLUSTERING, where, subscriptions)
 
     def _ids_changed(self, connection: Connection, request: RemotingCommand) -> None:
-        self.assignment.want_rebalance()
+        self.assignment.request_rebalance()
 
     async def __aenter__(self) -> Self:
         await self.core.__aenter__()
@@ -127,7 +127,7 @@ class PullConsumer:
         check_seconds("timeout_s", timeout_s or None)  # 0 does not wait
         if not is_whole(max_messages) or max_messages < 1:
             raise ClientError(f"max_messages is a whole number from 1 on, not {max_messages!r}")
-        self._settle_given()
+        self._finish_given()
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
             queue = self._inbox.next_ready()
@@ -146,7 +146,7 @@ class PullConsumer:
                 return delivery.messages
             self.assignment.consumed(queue)
 
-    def _settle_given(self) -> None:
+    def _finish_given(self) -> None:
         for delivery in self._given:
             delivery.queue.done(delivery)
             self.assignment.consumed(delivery.queue)
@@ -200,7 +200,7 @@ class PullConsumer:
         self.seek(queue, await self.assignment.min_offset(self._of(queue).queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on behind the newest message of a queue."""
+        """Go on after the newest message of a queue."""
         self.seek(queue, await self.assignment.max_offset(self._of(queue).queue))
 
     async def offset_for_timestamp(self, queue: MessageQueue, when: datetime | int) -> int:
@@ -221,7 +221,7 @@ class PullConsumer:
     # Offsets
 
     def position(self, queue: MessageQueue) -> int:
-        """The offset behind what `poll` gave of a queue."""
+        """The offset after what `poll` gave of a queue."""
         return self._of(queue).given_offset
 
     async def committed(self, queue: MessageQueue) -> int | None:
@@ -231,7 +231,7 @@ class PullConsumer:
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Keep everything that `poll` gave, or these offsets; a ClientError if a broker did not."""
         if offsets is None:
-            self._settle_given()
+            self._finish_given()
             offsets = {name: queue.commit_offset for name, queue in self.assignment.queues.items()}
         for queue, offset in offsets.items():
             self.assignment.offsets.update(self._of(queue).queue, offset)

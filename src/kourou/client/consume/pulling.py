@@ -8,7 +8,7 @@ from typing import NamedTuple
 import orjson
 
 from kourou.client.consume.received import MessageBatch
-from kourou.client.core import ClientCore, NoRouteError, RefusedError
+from kourou.client.core import ClientCore, RefusedError
 from kourou.client.routes import MASTER_ID
 from kourou.message.model import MessageQueue
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
@@ -91,11 +91,9 @@ class Puller:
         address = self._core.broker_address(queue.broker_name, self._suggested.get(queue, MASTER_ID))
         if address is None:
             await self._core.fetch_route(queue.topic)
-            address = self._core.broker_address(queue.broker_name)
-        if address is None:
-            raise NoRouteError(f"broker {queue.broker_name} of {queue.topic} is not known at the name server")
-        if not self._core.is_greeted(address):
-            await self._core.greet(address)
+            address = self._core.address_of(queue)
+        if not self._core.has_heartbeat(address):
+            await self._core.ensure_heartbeat(address)
         flags = (_SUSPEND if suspend_s > 0 else 0) | (_SUBSCRIPTION if self._tells else 0)
         if commit_offset is not None and commit_offset > 0:
             flags |= _COMMIT_OFFSET
@@ -114,8 +112,9 @@ class Puller:
         batch = None
         if status is PullStatus.FOUND and answer.body is not None:
             batch = MessageBatch(
-                queue, bytes(answer.body), offset, next_offset, wanted, namespace=self._namespace
-            )
+                queue, bytes(answer.body), offset, next_offset, wanted, group=self._group,
+                namespace=self._namespace,
+            )  # fmt: skip
         return Pulled(status, batch, next_offset, int(found["minOffset"]), int(found["maxOffset"]))
 
     def _make_head(self, queue: MessageQueue, wanted: SubscriptionData) -> bytes:

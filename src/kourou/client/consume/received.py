@@ -21,6 +21,7 @@ from kourou.message.codec import StoredMessage, decode
 from kourou.message.compression import MAX_MESSAGE_BYTES, CompressionType, compress, decompress
 from kourou.message.model import MessageQueue
 from kourou.message.topics import RETRY_PREFIX
+from kourou.remoting.protocol.handles import normal_topic
 
 if TYPE_CHECKING:
     from kourou.remoting.protocol.subscription import SubscriptionData
@@ -54,12 +55,17 @@ class ReceivedMessage(StoredMessage):
 
     `queue` is where it was read: for one that comes again, a queue of the group's retry topic.
 
+    One that was popped has a `receipt_handle`, by which it is acknowledged, and `pop_time_ms`, when it was
+    popped by the clock of its broker.
+
     A body that cannot be read is as it is stored, and `body_error` says why: it does not decompress, inflates
     to more than 256 MiB, or should be a batch and is none. Such a message does not stop its queue.
     """
 
     queue: MessageQueue = _NO_QUEUE
     body_error: str | None = None
+    receipt_handle: str | None = None
+    pop_time_ms: int = 0
 
     def open_body(self) -> None:
         """Read the body as it was sent, or say why that cannot be."""
@@ -95,6 +101,16 @@ class ReceivedMessage(StoredMessage):
         return self.queue.broker_name
 
     @property
+    def delivery_attempt(self) -> int:
+        """How often it was given out, with this time."""
+        return self.reconsume_times + 1
+
+    @property
+    def first_pop_time_ms(self) -> int:
+        """When it was popped for the first time; 0 if it was not."""
+        return int(self.properties.get(names.FIRST_POP_TIME, self.pop_time_ms))
+
+    @property
     def transaction_id(self) -> str | None:
         """The id of the transaction that sent it."""
         is_of_transaction = self.properties.get(names.TRANSACTION_PREPARED) == "true"
@@ -114,7 +130,7 @@ class _Packed(ReceivedMessage):
     """A message whose body is kept compressed, and inflated each time it is asked for."""
 
     __slots__ = ("_kind",)
-    _kind: CompressionType | None  # of the body that is kept; None where it was set by the application
+    _kind: CompressionType | None  # of the body that is kept; None if it was set by the application
 
     @classmethod
     def of(cls, message: ReceivedMessage, body: bytes | memoryview, kind: CompressionType) -> _Packed:
@@ -151,7 +167,8 @@ class MessageBatch(Sequence[ReceivedMessage]):
     """The messages of one pull of one queue."""
 
     __slots__ = (
-        "_messages", "_namespace", "_size", "_wanted", "body", "next_offset", "queue", "start_offset",
+        "_group", "_messages", "_namespace", "_size", "_wanted", "body", "next_offset", "queue",
+        "start_offset",
     )  # fmt: skip
 
     def __init__(
@@ -162,14 +179,16 @@ class MessageBatch(Sequence[ReceivedMessage]):
         next_offset: int,
         wanted: SubscriptionData | None = None,
         *,
+        group: str = "",
         namespace: str | None = None,
     ) -> None:
         self.queue = queue
-        self.body = body  # the records, one behind the other
+        self.body = body  # the records, one after the other
         self.start_offset = start_offset  # that was asked for
-        self.next_offset = next_offset  # behind the batch
+        self.next_offset = next_offset  # after the batch
         # Brokers filter tags by their hashes: which of them are really wanted is seen here.
         self._wanted = wanted.tags if wanted is not None and wanted.tags else None
+        self._group = group
         self._namespace = namespace
         self._messages: list[ReceivedMessage] | None = None
         self._size: int | None = None
@@ -224,12 +243,12 @@ class MessageBatch(Sequence[ReceivedMessage]):
 
     def _decode(self) -> Iterator[ReceivedMessage]:
         view = memoryview(self.body)
-        queue, wanted = self.queue, self._wanted
-        retried = queue.topic.startswith(RETRY_PREFIX)
+        wanted = self._wanted
+        retried = self.queue.topic.startswith(RETRY_PREFIX)
         left_bytes = MAX_INFLATED_BYTES
-        for at in self._starts():
+        for number, at in enumerate(self._starts()):
             message = decode(view, at, into=ReceivedMessage)
-            message.queue = queue
+            self._place(message, number)
             parts = [message]
             if message.sys_flag & _TO_OPEN:
                 parts, left_bytes = _open(message, left_bytes)
@@ -237,10 +256,15 @@ class MessageBatch(Sequence[ReceivedMessage]):
                 if wanted is not None and part.tags not in wanted:
                     continue
                 if retried:
-                    part.topic = part.properties.get(names.RETRY_TOPIC, part.topic)
+                    topic = part.properties.get(names.RETRY_TOPIC, part.topic)
+                    part.topic = normal_topic(topic, self._group) or topic
                 if self._namespace is not None:
                     part.topic = unwrap(self._namespace, part.topic)
                 yield part
+
+    def _place(self, message: ReceivedMessage, number: int) -> None:
+        """Say of a record, the so-and-so-many-th, where it lies."""
+        message.queue = self.queue
 
     def bodies(self) -> list[bytes | memoryview]:
         """The bodies alone."""

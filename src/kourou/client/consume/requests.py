@@ -8,10 +8,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kourou.client.consume.received import MessageBatch, ReconsumeLater
+from kourou.client.core import ClientCore
 from kourou.message.model import MessageQueue
 from kourou.remoting.connection import Connection
 from kourou.remoting.protocol import lenient_json
@@ -25,6 +26,8 @@ from kourou.remoting.protocol.headers import (
     GetConsumerStatus,
     ResetOffset,
 )
+from kourou.remoting.protocol.heartbeat import CONSUME_PASSIVELY
+from kourou.remoting.protocol.subscription import SubscriptionData
 
 if TYPE_CHECKING:
     from kourou.client.consume.consumer import Consumer
@@ -58,7 +61,7 @@ class _Answers:
     def ids_changed(self, connection: Connection, request: RemotingCommand) -> None:
         """NOTIFY_CONSUMER_IDS_CHANGED: the queues of the group are to be shared anew."""
         if self._is_ours(ConsumerGroupName.read(request).consumer_group):
-            self._consumer.assignment.want_rebalance()
+            self._consumer.assignment.request_rebalance()
 
     def reset_offset(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """RESET_CONSUMER_CLIENT_OFFSET: go on at these offsets."""
@@ -71,7 +74,7 @@ class _Answers:
             name = MessageQueue.from_json(text)
             queue = assignment.queues.get(name)
             if queue is not None and name.topic == header.topic:
-                log.warning("%s goes on at %d instead of %d, as told", name, offset, queue.commit_offset)
+                log.warning("%s: reset to offset %d, it was %d", name, offset, queue.commit_offset)
                 assignment.seek(queue, int(offset))
         self._later(assignment.offsets.persist())
         return request.response()
@@ -95,23 +98,22 @@ class _Answers:
             return self._not_ours(request, header.consumer_group)
         consumer = self._consumer
         subscriptions = consumer.assignment.subscriptions
-        info = {
-            "properties": {
-                "PROP_NAMESERVER_ADDR": ";".join(consumer.core.name_servers) + ";",
-                "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
-                "PROP_CLIENT_VERSION": f"V{VERSION}",
+        pops = consumer.pops.queues
+        body = running_info(
+            consumer.core,
+            {
+                "PROP_CONSUME_TYPE": CONSUME_PASSIVELY,
                 "PROP_CONSUMER_START_TIMESTAMP": str(consumer.started_ms),
                 "PROP_THREADPOOL_CORE_SIZE": str(consumer.options.concurrency),
                 "PROP_CONSUMEORDERLY": str(consumer.options.orderly).lower(),
             },
-            "subscriptionSet": [subscription.to_json() for subscription in subscriptions.values()],
-            "mqTable": {name: _queue_info(queue) for name, queue in consumer.assignment.queues.items()},
-            "mqPopTable": {},
-            "statusTable": {topic: consumer.stats.to_json(topic) for topic in subscriptions},
-            "userConsumerInfo": {},
-            "jstack": _stacks() if header.jstack_enable else None,
-        }
-        return request.response(body=lenient_json.dumps(info))
+            subscriptions.values(),
+            queues={name: _queue_info(queue) for name, queue in consumer.assignment.queues.items()},
+            pops={name: pop_info(queue.count, queue.last_pull_at) for name, queue in pops.items()},
+            states={topic: consumer.stats.to_json(topic) for topic in subscriptions},
+            with_stacks=header.jstack_enable,
+        )
+        return request.response(body=body)
 
     def consume_directly(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
         """CONSUME_MESSAGE_DIRECTLY: give a message to the handler now, and say what became of it."""
@@ -170,6 +172,42 @@ def _queue_info(queue: ProcessQueue) -> dict[str, Any]:
         "lastPullTimestamp": int(queue.last_pull_at * 1000),
         "lastConsumeTimestamp": int(queue.last_consume_at * 1000),
     }
+
+
+def pop_info(count: int, popped_at: float) -> dict[str, Any]:
+    """PopProcessQueueInfo: how much is not acknowledged, and when the last pop was."""
+    return {
+        "waitAckCount": count,
+        "droped": False,  # the spelling is Java's
+        "lastPopTimestamp": int(popped_at * 1000),
+    }
+
+
+def running_info(
+    core: ClientCore,
+    properties: Mapping[str, str],
+    subscriptions: Iterable[SubscriptionData],
+    *,
+    queues: Mapping[MessageQueue, Any],
+    pops: Mapping[MessageQueue, Any],
+    states: Mapping[str, Any],
+    with_stacks: bool,
+) -> bytes:
+    """ConsumerRunningInfo."""
+    info = {
+        "properties": {
+            "PROP_NAMESERVER_ADDR": ";".join(core.name_servers) + ";",
+            "PROP_CLIENT_VERSION": f"V{VERSION}",
+            **properties,
+        },
+        "subscriptionSet": [subscription.to_json() for subscription in subscriptions],
+        "mqTable": dict(queues),
+        "mqPopTable": dict(pops),
+        "statusTable": dict(states),
+        "userConsumerInfo": {},
+        "jstack": _stacks() if with_stacks else None,
+    }
+    return lenient_json.dumps(info)
 
 
 def _stacks() -> str:

@@ -184,7 +184,7 @@ CONSISTENT_HASH = ConsistentHash()
 
 
 def _is_member(group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> bool:
-    """Whether a client is one of those who share; ClientError where there is nothing to share."""
+    """Whether a client is one of those who share; raises ClientError if there is nothing to share."""
     if not client_id:
         raise ClientError("queues cannot be shared: the client has no id")
     if not queues:

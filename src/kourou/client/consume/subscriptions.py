@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from kourou.client.core import ClientError
+from kourou.client.core import ClientCore, ClientError
 from kourou.client.validators import check_topic
+from kourou.remoting.protocol import lenient_json
+from kourou.remoting.protocol.codes import RequestCode
 from kourou.remoting.protocol.subscription import SQL92, TAG, SubscriptionData
 
 Subscribe = str | Sequence[str] | Mapping[str, str]
@@ -19,7 +21,7 @@ class Sql(str):
 
 
 def as_subscriptions(subscribe: Subscribe) -> dict[str, str]:
-    """Topics and the expressions that they are subscribed with. Raises ClientError where they are none."""
+    """Topics and the expressions that they are subscribed with. Raises ClientError if they are not valid."""
     if isinstance(subscribe, str):
         found = {subscribe: "*"}
     elif isinstance(subscribe, Mapping):
@@ -41,3 +43,22 @@ def build_subscription(topic: str, expression: str) -> SubscriptionData:
     """A subscription as of now, by tags or by an Sql expression."""
     kind = SQL92 if isinstance(expression, Sql) else TAG
     return SubscriptionData.build(topic, str(expression), kind, time.time_ns() // 1_000_000)
+
+
+async def check_expressions(
+    core: ClientCore, group: str, namespace: str | None, subscriptions: Mapping[str, SubscriptionData]
+) -> None:
+    """Let brokers check the SQL92 expressions first: their error says what is wrong with one."""
+    for topic, subscription in subscriptions.items():
+        if subscription.expression_type == TAG:
+            continue
+        body = {
+            "clientId": core.client_id,
+            "group": group,
+            "namespace": namespace,
+            "subscriptionData": subscription.to_json(),
+        }
+        for broker_name in (await core.route(topic)).addresses:
+            address = core.broker_address(broker_name)
+            if address is not None:
+                await core.ask(address, RequestCode.CHECK_CLIENT_CONFIG, None, lenient_json.dumps(body))

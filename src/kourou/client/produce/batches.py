@@ -15,7 +15,7 @@ OVERHEAD_BYTES = 22 + 128
 
 
 def split_batch(messages: Sequence[Message], max_bytes: int) -> Iterator[list[Message]]:
-    """Messages in parts of at most so many bytes, in their order. ClientError where they are no batch."""
+    """Messages in parts of at most so many bytes, in their order. Raises ClientError if they are no batch."""
     for message in messages:
         _check(messages[0], message)
     part: list[Message] = []

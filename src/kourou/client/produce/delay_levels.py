@@ -29,7 +29,7 @@ class DelayLevels:
         self._counts: dict[str, int] = {}  # by address
 
     async def check(self, message: Message, target: Target) -> None:
-        """Raises ClientError where the broker does not have the level of a message."""
+        """Raises ClientError if the broker does not have the level of a message."""
         level = message.delay_level
         check_delay_level(level, least=0)
         if level <= max(USUAL_LEVELS, self._counts.get(target.address, 0)):

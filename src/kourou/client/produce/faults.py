@@ -22,7 +22,7 @@ FAILURE_LATENCY_MS = 10_000  # what a send that failed counts as
 
 
 class LatencyFaults:
-    """What is known of the brokers that were sent to."""
+    """Latency and reachability of the brokers that messages were sent to."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s

@@ -63,7 +63,7 @@ log = logging.getLogger(__name__)
 
 _Sent = TypeVar("_Sent", bound=Message)
 
-COMPRESS_IN_THREAD_FROM_BYTES = 64 * 1024  # it takes milliseconds, in which the loop would stand still
+COMPRESS_IN_THREAD_FROM_BYTES = 64 * 1024  # it takes milliseconds, which would block the event loop
 
 
 class Producer:
@@ -200,7 +200,7 @@ class Producer:
         message.properties[properties.TRANSACTION_PREPARED] = "true"
         message.properties[properties.PRODUCER_GROUP] = self.group
         receipt = await self.send(message, timeout_s=timeout_s)
-        state, error = TransactionState.ROLLBACK, None  # of one that a slave may not have
+        state, error = TransactionState.ROLLBACK, None  # a slave may not have the message
         if receipt.status == SEND_OK:
             if receipt.transaction_id is not None:
                 message.properties[properties.TRANSACTION_ID] = receipt.transaction_id
@@ -208,7 +208,7 @@ class Producer:
         try:
             await self._end_transaction(message, receipt, state, error)
         except KourouError as failure:
-            log.warning("the broker was not told %s of %s and will ask: %s", state, receipt, failure)
+            log.warning("END_TRANSACTION (%s of %s) failed, the broker will ask: %s", state, receipt, failure)
         return TransactionReceipt(receipt, state, error)
 
     async def request(
@@ -219,15 +219,17 @@ class Producer:
         select: Select | None = None,
         queue: MessageQueue | None = None,
     ) -> ReceivedMessage:
-        """Send a request, and wait for the reply; RequestTimeoutError where none comes in time."""
+        """Send a request, and wait for the reply; raises RequestTimeoutError if none comes in time."""
         check_seconds("timeout_s", timeout_s)
         timeout_s = timeout_s or self.options.timeout_s
         deadline = asyncio.get_running_loop().time() + timeout_s
         with PendingReply(message, self.core.client_id, timeout_s) as pending:
-            # The reply may come through any broker of the topic: all must know who we are.
+            # The reply may come through any broker of the topic, so all need a heartbeat first.
             route = (await self._publication(message.topic)).route
             masters = {route.master(name) for name in route.addresses} - {None}
-            await asyncio.gather(*(self.core.greet(address) for address in masters if address is not None))
+            await asyncio.gather(
+                *(self.core.ensure_heartbeat(address) for address in masters if address is not None)
+            )
             await self.send(message, select=select, queue=queue, timeout_s=timeout_s)
             return await pending.wait(deadline)
 

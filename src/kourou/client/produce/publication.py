@@ -198,7 +198,7 @@ class SendRequest(RemotingCommand):
         """The request that brings a message, or a batch as its body."""
         values = (sys_flag, time.time_ns() // 1_000_000, message.flag, _dump_properties(message))
         more = _BATCH if code == RequestCode.SEND_BATCH_MESSAGE else _PLAIN
-        # A bytearray is joined as well.
+        # join takes a bytearray too
         return cls(code, None, body, head=target.head, values=values, more=more)  # type: ignore[arg-type]
 
     def reconsumed(self, times: int, max_times: int | None) -> None:
@@ -229,7 +229,7 @@ def _anyone(broker_name: str) -> bool:
 
 
 def _dump_properties(message: Message) -> bytes:
-    """The property string as JSON. ClientError where a property would become another one, or none."""
+    """The property string as JSON. Raises ClientError if a property would become another one, or none."""
     count = len(message.properties)
     try:
         # Every message has an id, so that there is at least one.

@@ -36,7 +36,7 @@ _ADVICE: dict[int, str] = {
 
 
 class SendReceipt(NamedTuple):
-    """Where a message went. Hot: a tuple is made in half the time of a dataclass."""
+    """The receipt of a message. Hot: a tuple is made in half the time of a dataclass."""
 
     status: str  # SEND_OK, or what the broker could not wait for
     message_id: str  # the unique id; of a batch, of all its messages with commas
@@ -50,8 +50,8 @@ class SendReceipt(NamedTuple):
 
 
 class SendEvent(NamedTuple):
-    """One try to send a message, for who watches: `receipt` or `error` says how it went, neither is there
-    for a one-way message."""
+    """One try to send a message, for `on_send`: it has a `receipt` or an `error`, or neither if it was a
+    one-way message."""
 
     message: Message
     group: str

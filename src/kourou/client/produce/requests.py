@@ -79,7 +79,7 @@ class PendingReply:
         self._future.cancel()
 
     async def wait(self, deadline: float) -> ReceivedMessage:
-        """The reply; RequestTimeoutError where there is none."""
+        """The reply; raises RequestTimeoutError if there is none."""
         try:
             async with asyncio.timeout_at(deadline):
                 return await self._future
@@ -119,7 +119,7 @@ def on_reply(connection: Connection, request: RemotingCommand) -> RemotingComman
     )
     future = _waiting.get(properties.get(names.CORRELATION_ID, ""))
     if future is None or future.done():
-        log.warning("a reply of %s came for which nobody waits: it is too late, or not ours", connection.peer)
+        log.warning("unexpected reply of %s: it is too late, or for another client", connection.peer)
     else:
         reply.open_body()
         future.set_result(reply)

@@ -26,6 +26,8 @@ from kourou.message import Message, properties
 from kourou.message.topics import RETRY_PREFIX
 from kourou.remoting.protocol.codes import RequestCode
 
+MIN_TRY_S = 0.001  # a timer may be early by that: what is left then is no time for another try
+
 
 class Sender:
     """Sends messages as the options of a producer say."""
@@ -73,12 +75,12 @@ class Sender:
                 break
             started = loop.time()
             left_s = deadline - started
-            if left_s <= 0:
+            if left_s < MIN_TRY_S:
                 break
             if self._options.timeout_per_try_s is not None and attempt < tries:
                 left_s = min(left_s, self._options.timeout_per_try_s)
-            if not self._core.is_greeted(target.address):
-                self._greet(target.address)
+            if not self._core.has_heartbeat(target.address):
+                self._start_heartbeat(target.address)
             if properties.DELAY_TIME_LEVEL in message.properties:
                 await self._delay_levels.check(message, target)
             started_ns = time.time_ns() if self.on_send else 0
@@ -99,13 +101,13 @@ class Sender:
                 failure: KourouError = SendRefusedError(target.queue, target.address, answer)
                 may_retry, has_answered = answer.code in self._options.retry_codes, True
             except ClientError:
-                raise  # the message is of no use to any broker
+                raise  # no broker would take the message
             except KourouError as error:
                 failure, may_retry, has_answered = error, True, False
             avoid = target.queue.broker_name
             failures.append(failure)
             if self._faults is not None:
-                # One that answers with an error is further away than one that does not answer: so says Java.
+                # As in Java: a broker that answers with an error is unreachable, one that is silent is not.
                 took_s = loop.time() - started
                 self._faults.record(avoid, took_s, has_failed=True, is_reachable=not has_answered)
             if self.on_send:
@@ -129,8 +131,8 @@ class Sender:
         """Send a message once, and do not wait for anything."""
         publication = await self._publications.get(message.topic)
         target = publication.next(None, self._faults, False) if select is None else publication.select(select)
-        if not self._core.is_greeted(target.address):
-            self._greet(target.address)
+        if not self._core.has_heartbeat(target.address):
+            self._start_heartbeat(target.address)
         if properties.DELAY_TIME_LEVEL in message.properties:
             await self._delay_levels.check(message, target)
         started_ns = time.time_ns()
@@ -138,9 +140,9 @@ class Sender:
         if self.on_send:
             self._tell(message, target, 1, started_ns)
 
-    def _greet(self, address: str) -> None:
-        """Tell a broker who we are, beside the message that goes to it: that has no time to wait."""
-        self._core.background.start(self._core.greet(address), f"greeting {address}")
+    def _start_heartbeat(self, address: str) -> None:
+        """Send a heartbeat without delaying the message that is being sent."""
+        self._core.background.start(self._core.ensure_heartbeat(address), f"a heartbeat to {address}")
 
     def _tell(
         self,

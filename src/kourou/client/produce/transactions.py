@@ -30,7 +30,7 @@ from kourou.remoting.protocol.headers import CheckTransactionState, EndTransacti
 
 log = logging.getLogger(__name__)
 
-# Under way at once; a broker asks again for what is left out. Java's checkRequestHoldMax is the same.
+# Checks at a time. A broker asks again for those that are dropped. Java's checkRequestHoldMax is the same.
 MAX_CHECKS = 2000
 
 
@@ -121,7 +121,7 @@ class Checks:
         """Look up a transaction, and tell the broker."""
         if len(self._background) >= MAX_CHECKS:
             log.warning(
-                "%s transactions of %s are looked up now: %s will be asked for again",
+                "%s checks of %s are running: %s is dropped, the broker will ask again",
                 MAX_CHECKS, self._group, message.message_id,
             )  # fmt: skip
             return
@@ -161,6 +161,6 @@ def _on_check(groups: dict[str, Checks], connection: Connection, request: Remoti
     group = message.properties.get(properties.PRODUCER_GROUP)
     checks = groups.get(group or "")
     if checks is None:
-        log.info("nobody here knows of transactions of group %s, for which %s asks", group, connection.peer)
+        log.info("no producer of group %s is here; %s asks for its transaction", group, connection.peer)
         return
     checks.start(connection, header, message)

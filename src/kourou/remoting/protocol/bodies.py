@@ -33,7 +33,7 @@ def as_object(value: Any, name: str) -> dict[str, Any]:
 
 
 def read_text(value: Mapping[str, Any], name: str, default: Any = _MISSING) -> str:
-    """A text; BadRequestError if there is none and no default."""
+    """A text; raises BadRequestError if there is none and no default."""
     found = value.get(name)
     if found is None:
         return str(_or_missing(name, default))

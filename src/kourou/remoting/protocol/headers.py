@@ -73,6 +73,78 @@ class PullMessage(Header):
     proxy_froward_client_id: str | None = None  # the spelling is Java's
 
 
+class PopMessage(Header):
+    """POP_MESSAGE (200050). Numbers that are of no use are 0, as in Java."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int = 0
+    max_msg_nums: Int = 0
+    invisible_time: Long = 0
+    poll_time: Long = 0
+    born_time: Long = 0
+    init_mode: Int = 0
+    exp_type: str | None = None
+    exp: str | None = None
+    order: bool = False
+    attempt_id: str | None = None
+
+
+class PeekMessage(Header):
+    """PEEK_MESSAGE (200052). Numbers that are of no use are 0, as in Java."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int = 0
+    max_msg_nums: Int = 0
+
+
+class AckMessage(Header):
+    """ACK_MESSAGE (200051)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    extra_info: str
+    offset: Long
+    lite_topic: str | None = None
+
+
+class ChangeInvisibleTime(Header):
+    """CHANGE_MESSAGE_INVISIBLETIME (200053)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    extra_info: str
+    offset: Long
+    invisible_time: Long
+    lite_topic: str | None = None
+    suspend: bool = False
+
+
+class Notification(Header):
+    """NOTIFICATION (200054). Numbers that are of no use are 0, as in Java."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int = 0
+    poll_time: Long = 0
+    born_time: Long = 0
+    order: bool = False
+    attempt_id: str | None = None
+    exp_type: str | None = None
+    exp: str | None = None
+
+
+class PollingInfo(Header):
+    """POLLING_INFO (200055). A number that is of no use is 0, as in Java."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int = 0
+
+
 class ConsumerSendMsgBack(Header):
     """CONSUMER_SEND_MSG_BACK (36)."""
 
@@ -456,3 +528,4 @@ read_at_once(RequestCode.SEND_MESSAGE_V2, SendMessageV2)
 read_at_once(RequestCode.SEND_BATCH_MESSAGE, SendMessageV2)
 read_at_once(RequestCode.PULL_MESSAGE, PullMessage)
 read_at_once(RequestCode.LITE_PULL_MESSAGE, PullMessage)
+read_at_once(RequestCode.END_TRANSACTION, EndTransaction)

@@ -95,7 +95,7 @@ class Heartbeat:
 
 
 def read_heartbeat(body: bytes | memoryview | None, now_ms: int, max_groups: int = MAX_GROUPS) -> Heartbeat:
-    """The heartbeat of a body; BadRequestError names the field that is missing or of no use."""
+    """The heartbeat of a body; BadRequestError names the field that is missing or invalid."""
     value = read_body(body, "a heartbeat")
     producers, consumers = read_list(value, "producerDataSet"), read_list(value, "consumerDataSet")
     if max(len(producers), len(consumers)) > max_groups:

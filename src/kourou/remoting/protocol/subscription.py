@@ -61,7 +61,7 @@ class SubscriptionData:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], now_ms: int) -> SubscriptionData:
-        """A subscription of a heartbeat; BadRequestError names the field that is missing or of no use."""
+        """A subscription of a heartbeat; BadRequestError names the field that is missing or invalid."""
         return cls(
             read_text(value, "topic"),
             read_text(value, "subString", ALL),

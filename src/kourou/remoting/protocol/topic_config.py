@@ -51,7 +51,7 @@ class TopicConfig:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], name: str = "") -> TopicConfig:
-        """A topic of topics.json or of a body; TypeError or ValueError where it is none."""
+        """A topic of topics.json or of a body; TypeError or ValueError if it is not one."""
         return cls(
             _text(value.get("topicName") or name),
             as_long(value.get("readQueueNums", 16)),
@@ -78,7 +78,7 @@ class TopicConfig:
 
 
 def as_long(value: Any) -> int:
-    """A number of 64 bits, as Java's are; ValueError where it is more. JSON has no more either."""
+    """A number of 64 bits, as Java's are; raises ValueError if it is more. JSON has no more either."""
     number = int(value)
     if not -(1 << 63) <= number < 1 << 63:
         raise ValueError(f"{str(value)[:40]} is more than 64 bits hold")
@@ -92,7 +92,7 @@ def _text(value: Any) -> str:
 
 
 def texts(value: Any) -> dict[str, str]:
-    """An object whose values are texts; TypeError where it is none."""
+    """An object whose values are texts; raises TypeError if it is not one."""
     if not isinstance(value, dict):
         raise TypeError(f"{str(value)[:80]!r} is no object")
     return {str(name): str(text) for name, text in value.items() if text is not None}

@@ -18,7 +18,7 @@ from kourou.store.log.mapped_file import MappedFile, MappedFileQueue
 log = logging.getLogger(__name__)
 
 TOUCH_AHEAD_BYTES = 32 * 1024 * 1024  # a third of a second at 100 MB/s
-TOUCH_LEAST_BYTES = 4 * 1024 * 1024
+WRITE_AHEAD_BYTES = 4 * 1024 * 1024
 TOUCH_INTERVAL_MS = 20
 WAIT_SECONDS = 5.0  # Java's waitTimeOut: then the append fails and the sender may try again
 
@@ -81,8 +81,11 @@ class AllocateMappedFileService:
 class PageToucher:
     """Keeps the pages that come next in memory, while messages come."""
 
-    def __init__(self, files: MappedFileQueue) -> None:
+    def __init__(self, files: MappedFileQueue, *, sync_flush: bool = False) -> None:
         self._files = files
+        # A block that was never written changes the file's metadata when it is synced, which takes as long
+        # as the sync itself. With SYNC_FLUSH each message waits for one: zeros go ahead of it.
+        self._writes = sync_flush
         self._path = ""
         self._touched = 0
         self._seen = 0
@@ -97,10 +100,13 @@ class PageToucher:
             self._path, self._touched, self._seen = file.path, wrote, -1
         if wrote == self._seen:
             return
+        ahead, end = TOUCH_AHEAD_BYTES, file.size
+        if self._writes:  # few: the next sync brings them to the disk with its messages
+            ahead, end = max(WRITE_AHEAD_BYTES, 2 * (wrote - self._seen)), file.reserved
         self._seen = wrote
-        start, end = max(self._touched, wrote), min(wrote + TOUCH_AHEAD_BYTES, file.size)
-        if end - start >= TOUCH_LEAST_BYTES:
-            file.mapping.populate(start, end)
+        start, end = max(self._touched, wrote), min(wrote + ahead, end)
+        if end - start >= ahead // 8:
+            file.mapping.populate(start, end, write=self._writes)
             self._touched = end
 
 

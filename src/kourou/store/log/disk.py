@@ -62,8 +62,9 @@ class Mapping(Protocol):
         """Fault every page in, and keep them in memory if `lock`."""
         ...
 
-    def populate(self, start: int, end: int) -> None:
-        """Have pages in memory before they are written to. Slow: for worker threads."""
+    def populate(self, start: int, end: int, *, write: bool = False) -> None:
+        """Have pages in memory before they are written to, and as if they were, if `write`. Slow: for worker
+        threads."""
         ...
 
     def unlock(self) -> None:
@@ -259,14 +260,14 @@ class OsMapping:
             self._call_libc("madvise", mmap.MADV_RANDOM)
 
     @contextlib.contextmanager
-    def _descriptor(self) -> Iterator[int]:
+    def _descriptor(self, flags: int | None = None) -> Iterator[int]:
         fd = self._fd  # read once: another thread may close it
         if self._closed:
             raise OSError(errno.EBADF, "the file is closed")
         if fd >= 0:
             yield fd
             return
-        fd = os.open(self._path, self._flags)
+        fd = os.open(self._path, self._flags if flags is None else flags)
         try:
             yield fd
         finally:
@@ -274,7 +275,8 @@ class OsMapping:
 
     def sync(self) -> None:
         """Return when every byte written so far is on the disk."""
-        with self._descriptor() as fd:
+        # To read is enough, and works on a file system that was made read-only, as after an error.
+        with self._descriptor(os.O_RDONLY) as fd:
             os.fdatasync(fd)
         for directory in tuple(self._unsynced):
             sync_dir(directory)
@@ -300,10 +302,12 @@ class OsMapping:
         # Refused without the privilege: then the pages are warm, only not pinned. As in Java.
         self._locked = lock and self._call_libc("mlock") == 0
 
-    def populate(self, start: int, end: int) -> None:
-        """Have pages in memory before they are written to. Slow: for worker threads."""
+    def populate(self, start: int, end: int, *, write: bool = False) -> None:
+        """Have pages in memory before they are written to, and as if they were, if `write`. Slow: for worker
+        threads."""
         start -= start % PAGE_SIZE
-        self._call_libc("madvise", _MADV_POPULATE_READ, start=start, size=end - start)
+        advice = _MADV_POPULATE_WRITE if write else _MADV_POPULATE_READ
+        self._call_libc("madvise", advice, start=start, size=end - start)
 
     def unlock(self) -> None:
         """Let pages leave the memory again; nothing, where none were kept. Slow: for worker threads."""

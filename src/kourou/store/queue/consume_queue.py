@@ -87,6 +87,7 @@ class Block(Protocol):
 
     physical_offset: int
     size: int
+    store_timestamp: int
     queue_offset: int
     offsets: list[int]
     sizes: list[int]
@@ -184,9 +185,10 @@ class ConsumeQueue:
         file.wrote = at + ENTRY_SIZE
         self.max_physic_offset = end
 
-    def put_block(self, block: Block) -> bool:
-        """Append the entries of records that lie one behind the other; False, and nothing done, where they
-        are not what comes next in the last file. Hot."""
+    def put_block(self, block: Block, bitmaps: Sequence[bytes] = ()) -> bool:
+        """Append the entries of records that lie one behind the other, with their filter bitmaps where the
+        queue has a ConsumeQueueExt; False, and nothing done, where they are not what comes next in the last
+        file. Hot."""
         files = self.files.files
         if not files:
             return False
@@ -201,7 +203,10 @@ class ConsumeQueue:
             return False
         if at + size > file.reserved:
             file.ensure(at + size)
-        file.view[at : at + size] = b"".join(map(ENTRY.pack, block.offsets, block.sizes, block.codes))
+        codes = block.codes
+        if self.ext is not None:
+            codes = self.ext.put_many(codes, block.store_timestamp, bitmaps or [b""] * len(codes))
+        file.view[at : at + size] = b"".join(map(ENTRY.pack, block.offsets, block.sizes, codes))
         file.wrote = at + size
         self.max_physic_offset = end
         return True

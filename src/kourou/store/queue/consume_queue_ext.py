@@ -18,7 +18,7 @@ are 32-bit numbers and cannot be mistaken for one.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kourou.store.log.disk import Disk
@@ -77,6 +77,24 @@ class ConsumeQueueExt:
         at = file.base + file.wrote
         file.append(_HEAD.pack(size, unit.tags_code, unit.store_timestamp, len(unit.bitmap)) + unit.bitmap)
         return at + _LONG_MIN
+
+    def put_many(self, codes: Sequence[int], store_timestamp: int, bitmaps: Sequence[bytes]) -> list[int]:
+        """Append units of one time; the address of each, or its code where it is too large. Hot."""
+        file, pack, head_size = self.files.last_writable(), _HEAD.pack, _HEAD.size
+        pieces: list[bytes] = []
+        addresses, at = [], file.base + file.wrote + _LONG_MIN
+        for code, bitmap in zip(codes, bitmaps):
+            addresses.append(at)
+            size = head_size + len(bitmap)
+            at += size
+            if size > _MAX_UNIT:
+                break
+            pieces += pack(size, code, store_timestamp, len(bitmap)), bitmap
+        if len(addresses) == len(codes) and at - _LONG_MIN <= file.base + file.size - _END_BLANK:
+            file.append(b"".join(pieces))
+            return addresses
+        units = [ExtUnit(code, store_timestamp, bitmap) for code, bitmap in zip(codes, bitmaps)]
+        return [unit.tags_code if (put := self.put(unit)) is None else put for unit in units]
 
     def get(self, address: int) -> ExtUnit | None:
         """The unit at an address."""

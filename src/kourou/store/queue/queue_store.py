@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 
 import orjson
 
@@ -20,7 +20,7 @@ from kourou.message.topics import (
     is_system_topic,
 )
 from kourou.store.config import MessageStoreConfig
-from kourou.store.dispatch import DispatchRequest
+from kourou.store.dispatch import DispatchBlock, DispatchRequest
 from kourou.store.log.disk import Disk
 from kourou.store.queue.batch_consume_queue import BatchConsumeQueue
 from kourou.store.queue.consume_queue import ConsumeQueue
@@ -34,8 +34,9 @@ QUEUE_FOLDERS = ("consumequeue", "batchconsumequeue", "consumequeue_ext")
 DELETED_FOLDER = "deleted"  # where directories of deleted topics go before they are removed
 MAX_QUEUE_ID = 0x7FFFFFFF
 MAX_NAME_BYTES = 255  # of a topic: the longest name that file systems take
+MAX_LIGHT_TEXTS = 10_000  # lists of light queues that are known by their text
 AnyQueue = ConsumeQueue | BatchConsumeQueue
-BitmapOf = Callable[[DispatchRequest], bytes | None]
+BitmapOf = Callable[[str, Mapping[str, str], int], bytes]  # of a topic, properties and store time
 
 
 def is_lmq(name: str) -> bool:
@@ -75,6 +76,7 @@ class ConsumeQueueStore:
         self.is_batch_topic = is_batch_topic or self._batch_topics.__contains__
         self.bitmap_of: BitmapOf | None = None  # set by who computes filter bitmaps
         self.table: dict[str, dict[int, AnyQueue]] = {}
+        self._light: dict[str, tuple[ConsumeQueue | None, ...]] = {}  # see `light_queues`
         self.deleted_at: dict[str, int] = {}  # topic -> where the log says that it was deleted last
         # Brings the log to the disk up to an offset. A deletion that a power cut takes back must not have
         # removed queues: what is before the place where recovery begins would have no entries any more.
@@ -147,11 +149,24 @@ class ConsumeQueueStore:
         elif queue.ext is None:
             queue.put(request.physical_offset, request.size, request.tags_code, request.queue_offset)
         else:
-            bitmap = b"" if self.bitmap_of is None else self.bitmap_of(request) or b""
+            bitmap = b""
+            if self.bitmap_of is not None:
+                bitmap = self.bitmap_of(request.topic, request.properties, request.store_timestamp)
             unit = ExtUnit(request.tags_code, request.store_timestamp, bitmap)
             queue.put_ext(request.physical_offset, request.size, unit, request.queue_offset)
         if request.is_special and names.INNER_MULTI_DISPATCH in request.properties:
             self._dispatch_to_light_queues(request)
+
+    def dispatch_block(self, block: DispatchBlock) -> bool:
+        """Give the records of a block their entries; False, and nothing done, where one call cannot. Hot."""
+        queue = self.get_if_usable(block.topic, block.queue_id)
+        if not isinstance(queue, ConsumeQueue):
+            return False
+        bitmaps: list[bytes] = []
+        if queue.ext is not None and self.bitmap_of is not None:
+            bitmap_of, topic, timestamp = self.bitmap_of, block.topic, block.store_timestamp
+            bitmaps = [bitmap_of(topic, properties, timestamp) for properties in block.properties]
+        return queue.put_block(block, bitmaps)
 
     def _delete(self, request: DispatchRequest) -> None:
         """The log says that a topic ends here. Done again where it was done already, it changes nothing: then
@@ -175,34 +190,47 @@ class ConsumeQueueStore:
 
     def _dispatch_to_light_queues(self, request: DispatchRequest) -> None:
         try:
-            for name, queue_id, offset in self.light_entries(request):
-                try:
-                    queue = self.get_or_create(name, queue_id)
-                except BadMessageError as error:
-                    log.error("record at %d names a light queue: %s", request.physical_offset, error)
-                    continue
-                if isinstance(queue, ConsumeQueue):
-                    queue.put(request.physical_offset, request.size, request.tags_code, offset)
+            for queue, offset in self.light_entries(request):
+                queue.put(request.physical_offset, request.size, request.tags_code, offset)
         except (OSError, KourouError):
             self._take_back(request)
             raise
 
-    def light_entries(self, request: DispatchRequest) -> Iterator[tuple[str, int, int]]:
-        """Where a record lies besides its own queue: names, queue ids and offsets."""
+    def light_entries(self, request: DispatchRequest) -> list[tuple[ConsumeQueue, int]]:
+        """Where a record lies besides its own queue: light queues and offsets."""
         offsets = request.properties.get(names.INNER_MULTI_QUEUE_OFFSET)
         enabled = self._config.enable_multi_dispatch and self._config.enable_lmq
         if offsets is None or not (enabled and allows_lmq(request.topic)):
-            return
-        queue_names = request.properties.get(names.INNER_MULTI_DISPATCH, "").split(LMQ_SEPARATOR)
+            return []
+        queues = self.light_queues(request.properties.get(names.INNER_MULTI_DISPATCH, ""))
         queue_offsets = offsets.split(LMQ_SEPARATOR)
-        if len(queue_names) != len(queue_offsets):
+        if len(queues) != len(queue_offsets):
             log.error("record at %d names %d light queues and %d offsets", request.physical_offset,
-                      len(queue_names), len(queue_offsets))  # fmt: skip
-            return
-        for name, offset in zip(queue_names, queue_offsets, strict=True):
-            # Light queues only: a record is in no queue of another topic.
-            if is_lmq(name) and "/" not in name and offset.isdecimal():
-                yield name, 0, int(offset)
+                      len(queues), len(queue_offsets))  # fmt: skip
+            return []
+        return [
+            (queue, int(offset))
+            for queue, offset in zip(queues, queue_offsets, strict=True)
+            if queue is not None and offset.isdecimal()
+        ]
+
+    def light_queues(self, text: str) -> tuple[ConsumeQueue | None, ...]:
+        """The light queues that a message names, made where there was none; None in place of a name that is
+        not of a light queue, or that none can have. Hot: messages of a kind name the same ones."""
+        queues = self._light.get(text)
+        if queues is None:
+            made = [
+                self.get_if_usable(name, 0) if is_lmq(name) else None for name in text.split(LMQ_SEPARATOR)
+            ]
+            queues = tuple([queue if isinstance(queue, ConsumeQueue) else None for queue in made])
+            if len(self._light) >= MAX_LIGHT_TEXTS:
+                self._light.clear()
+            self._light[text] = queues
+        return queues
+
+    def knows_light_queues(self, text: str) -> bool:
+        """Whether the light queues that a message names are there."""
+        return text in self._light
 
     # Life
 
@@ -267,6 +295,7 @@ class ConsumeQueueStore:
                 self._disk.rename(f"{self._root}/{folder}/{topic}", aside)
         for queue in self.table.pop(topic, {}).values():
             queue.close()
+        self._light.clear()
         self._empty_deleted()
 
     def _empty_deleted(self) -> None:
@@ -317,6 +346,7 @@ class ConsumeQueueStore:
                     removed.append(str(queue))
             if not queues:
                 del self.table[topic]
+        self._light.clear()
         return removed
 
     @property
@@ -329,6 +359,7 @@ class ConsumeQueueStore:
         for queue in self:
             queue.close()
         self.table.clear()
+        self._light.clear()
 
     def destroy(self) -> None:
         """Remove all queues from the disk."""

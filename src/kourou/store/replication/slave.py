@@ -264,12 +264,13 @@ class ReplicationClient:
 
     async def _follow(self) -> bool:
         """Take what the master sends until the connection ends; whether anything came."""
+        address = self.address
         if self._check_master is not None:
             mistake = await self._check_master()
             if mistake is not None:
                 self.say(mistake)
                 return False
-        host, _, port = self.address.rpartition(":")
+        host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S + (HANDSHAKE_TIMEOUT_S if self._tls else 0)):
@@ -283,13 +284,15 @@ class ReplicationClient:
                     ssl_shutdown_timeout=CLOSE_TIMEOUT_S if self._tls else None,
                 )
         except (OSError, ValueError, TimeoutError) as error:
-            self.say(f"no connection to {self.address}: {error or 'it does not answer'}")
+            self.say(f"no connection to {address}: {error or 'it does not answer'}")
             return False
         self._connection = connection
         try:
+            if address != self.address:  # the master went elsewhere while this was connecting
+                return False
             await connection.is_decided.wait()
             if not connection.is_over.is_set():
-                log.info("connected to the master at %s, with the log up to %d", self.address, self.end)
+                log.info("connected to the master at %s, with the log up to %d", address, self.end)
                 self._tell(True)
             await connection.is_over.wait()
         finally:
@@ -297,7 +300,7 @@ class ReplicationClient:
             await connection.is_over.wait()
             self._connection = None
             self._tell(False)
-        self.say(f"the connection to {self.address} is over: {connection.reason}")
+        self.say(f"the connection to {address} is over: {connection.reason}")
         return connection.has_read
 
     def _tell(self, is_connected: bool) -> None:

@@ -36,7 +36,6 @@ from kourou.errors import CorruptRecordError, KourouError
 from kourou.message import java_hash, sysflag
 from kourou.message import properties as names
 from kourou.message.codec import StoredMessage, decode
-from kourou.message.properties import encode_properties
 from kourou.message.topics import TIMER_TOPIC
 from kourou.store.config import BrokerRole
 from kourou.store.put import InnerMessage
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TIMER_PROPERTIES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
+TIMER_PROPERTIES = frozenset((names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS))
 
 MAX_A_TURN = 256  # messages entered or delivered before others have their turn
 UNITS_A_STEP = 64  # units read at once, which is as much work as a message
@@ -201,7 +200,7 @@ class TimerService:
     def divert(self, message: InnerMessage) -> PutMessageResult | None:
         """Send a message with a time to where it waits; None if it may be put, there or in its own queue."""
         properties = message.properties
-        if not any(name in properties for name in TIMER_PROPERTIES):
+        if TIMER_PROPERTIES.isdisjoint(properties):
             return None
         kind = message.sys_flag & sysflag.TRANSACTION_MASK
         if kind not in (sysflag.TRANSACTION_NOT, sysflag.TRANSACTION_COMMIT):
@@ -210,7 +209,7 @@ class TimerService:
         if level.isdecimal() and int(level) > 0:  # a delay level comes before a time
             for name in TIMER_PROPERTIES:
                 properties.pop(name, None)
-            message.properties_raw = encode_properties(properties)
+            message.properties_raw = None
             return None
         if message.topic == TIMER_TOPIC or names.TIMER_OUT_MS in properties:
             return None  # rolled, or delivered
@@ -240,7 +239,7 @@ class TimerService:
         properties[names.TIMER_OUT_MS] = str(out_ms)
         properties[names.REAL_TOPIC] = message.topic
         properties[names.REAL_QUEUE_ID] = str(message.queue_id)
-        message.properties_raw = encode_properties(properties)
+        message.properties_raw = None
         message.topic = TIMER_TOPIC
         message.queue_id = 0
         return None
@@ -326,7 +325,8 @@ class TimerService:
             return True
         slot_ms = self._time.slot_ms(out_ms)
         if self.delivers and slot_ms < self._write_ms:
-            if not self._put(found, NEVER_ENTERED, rolls=False):
+            is_needless = self._broker.popper.settled.is_needless(found.physical_offset)
+            if not is_needless and not self._put(found, NEVER_ENTERED, rolls=False):
                 return False
         else:
             try:
@@ -414,12 +414,18 @@ class TimerService:
     def _deliver_slot(self, time_ms: int) -> Iterator[float]:
         """Deliver a slot, step by step; what comes of each is how long to wait before the next."""
         assert self._files is not None
-        read = self._files.log.read
-        units, deleting = array("q"), array("q")
-        for unit in self._files.units(time_ms):
-            (deleting if unit.magic & (DELETE | ROLL) == DELETE else units).append(unit.position)
-            if len(units) % UNITS_A_STEP == 0:
+        read, is_needless = self._files.log.read, self._broker.popper.settled.is_needless
+        units, deleting, needless = array("q"), array("q"), 0
+        for number, unit in enumerate(self._files.units(time_ms), 1):
+            if is_needless(unit.physical_offset, rolls=bool(unit.magic & ROLL)):
+                needless += 1
+            else:
+                (deleting if unit.magic & (DELETE | ROLL) == DELETE else units).append(unit.position)
+            if number % UNITS_A_STEP == 0:
                 yield 0.0
+        if needless:
+            self.delivered += needless
+            self.metrics.add(self._broker.popper.revive_topic, -needless)
         deleted: set[tuple[str | None, str | None]] = set()  # topic and key: senders choose the key
         for entered in map(read, deleting):
             found = self._read(entered.physical_offset, entered.record_size) if entered else None
@@ -472,10 +478,9 @@ class TimerService:
             properties[names.TIMER_ROLL_TIMES] = str(times + 1)
             properties[names.TIMER_OUT_MS] = str(self._time.out_ms(found))
             topic, queue_text = found.topic, str(found.queue_id)
-        message = InnerMessage.of(
-            topic, int(queue_text), found.body, properties, flag=found.flag, sys_flag=found.sys_flag,
-            born_timestamp=found.born_timestamp, born_host=found.born_host, store_host=found.store_host,
-            reconsume_times=found.reconsume_times,
+        message = InnerMessage(
+            topic, int(queue_text), found.body, None, properties, found.sys_flag, found.born_timestamp,
+            found.born_host, found.store_host, found.flag, found.reconsume_times,
         )  # fmt: skip
         if self._before is not None and self._before.has(message):
             log.info("a timer message for %s was delivered before a crash", topic)
