@@ -6,7 +6,6 @@ against the real Java broker too, so that a failure shows whether Kourou or the 
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support.foreign import cluster, install, run_step
+from support.foreign import cluster, python_with, run_step
 
 SOURCE = Path(__file__).resolve().parent / "cpp"
 COUNT = 30  # messages of each kind
@@ -25,12 +24,7 @@ Step = Callable[[str], dict[str, Any]]
 @pytest.fixture(scope="session")
 def python() -> str:
     """A Python with the client."""
-    target, wanted = SOURCE / "target", SOURCE / "requirements.txt"
-    found = str(target / "bin" / "python")
-    pip = [found, "-m", "pip", "install", "--quiet", "--only-binary", ":all:", "--requirement", str(wanted)]
-    venv, works = [sys.executable, "-m", "venv", str(target)], [found, "-c", "import rocketmq.client"]
-    install(target, wanted, venv, pip, works)
-    return found
+    return python_with(SOURCE, "rocketmq.client")
 
 
 @pytest.fixture(scope="module", params=["kourou", "java"])
@@ -47,7 +41,7 @@ def bodies(messages: list[dict[str, Any]]) -> list[str]:
     return sorted(message["body"] for message in messages)
 
 
-def test_sends_of_each_kind_reach_a_consumer_of_two_tags(step: Step) -> None:
+def test_sends_of_each_kind_reach_a_consumer_of_two_tags(step):
     """Given a topic that the first send makes, then a consumer that starts at once has its messages."""
     report = step("tags")
 
@@ -59,7 +53,7 @@ def test_sends_of_each_kind_reach_a_consumer_of_two_tags(step: Step) -> None:
         assert message["tags"] in ("A", "B")
 
 
-def test_queues_are_chosen_and_consumed_in_order(step: Step) -> None:
+def test_queues_are_chosen_and_consumed_in_order(step):
     by_queue: dict[int, list[dict[str, Any]]] = {}
     for message in step("orderly")["received"]:
         by_queue.setdefault(message["queue"], []).append(message)
@@ -72,25 +66,25 @@ def test_queues_are_chosen_and_consumed_in_order(step: Step) -> None:
         assert [message["offset"] for message in found] == list(range(len(found)))
 
 
-def test_a_delayed_message_comes_later(step: Step) -> None:
+def test_a_delayed_message_comes_later(step):
     now, later = step("delay")["received"]
 
     assert (now["body"], later["body"]) == ("now", "later")
     assert later["after_ms"] >= 3000
 
 
-def test_a_message_that_fails_comes_again(step: Step) -> None:
+def test_a_message_that_fails_comes_again(step):
     found = [(message["body"], message["retries"]) for message in step("retry")["received"]]
 
     assert found == [("again", 0), ("again", 1), ("again", 2)]
 
 
-def test_all_of_a_broadcast_group_take_everything(step: Step) -> None:
+def test_all_of_a_broadcast_group_take_everything(step):
     for received in step("broadcast")["received"]:
         assert sorted(int(body) for body in bodies(received) if body.isdigit()) == list(range(COUNT))
 
 
-def test_queues_are_pulled_with_and_without_a_tag(step: Step) -> None:
+def test_queues_are_pulled_with_and_without_a_tag(step):
     received = step("pull")["received"]
 
     assert bodies(received["*"]) == sorted(str(at) for at in range(COUNT))

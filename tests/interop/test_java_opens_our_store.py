@@ -15,7 +15,6 @@ from kourou.inspect.directory import StoreDirectory
 from kourou.inspect.dump import dump
 from kourou.message import decode
 from kourou.store import MessageStore, MessageStoreConfig
-from support.java import Java
 from support.stores import mixed
 
 
@@ -27,9 +26,7 @@ def what_kourou_reads(config: MessageStoreConfig) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("append_crc", [False, True])
-def test_java_reads_every_message_queue_entry_and_index_answer_of_a_clean_store(
-    tmp_path: Path, java: Java, append_crc: bool
-) -> None:
+def test_java_reads_every_message_queue_entry_and_index_answer_of_a_clean_store(tmp_path, java, append_crc):
     config = mixed.mixed_config(tmp_path / "store", enabled_append_prop_crc=append_crc)
     with MessageStore(config) as store:
         results = mixed.put_mixed(store, 600)
@@ -42,7 +39,7 @@ def test_java_reads_every_message_queue_entry_and_index_answer_of_a_clean_store(
     assert verdict.match, verdict.first
 
 
-def test_java_reads_a_store_in_which_topics_were_deleted_and_made_again(tmp_path: Path, java: Java) -> None:
+def test_java_reads_a_store_in_which_topics_were_deleted_and_made_again(tmp_path, java):
     config = mixed.mixed_config(tmp_path / "store")
     with MessageStore(config) as store:
         mixed.put_mixed(store, 300)
@@ -56,7 +53,7 @@ def test_java_reads_a_store_in_which_topics_were_deleted_and_made_again(tmp_path
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_java_recovers_a_killed_store_to_what_kourou_recovers(tmp_path: Path, java: Java, flush: str) -> None:
+def test_java_recovers_a_killed_store_to_what_kourou_recovers(tmp_path, java, flush):
     root = tmp_path / "store"
     acknowledged = kill_writer_after(root, 400, flush)
 
@@ -78,7 +75,7 @@ def kill_writer_after(root: Path, lines: int, flush: str) -> set[int]:
     return acknowledged | {int(line.split()[0]) for line in rest if line.count(" ") == 3}
 
 
-def test_a_store_goes_from_kourou_to_java_and_back(tmp_path: Path, java: Java) -> None:
+def test_a_store_goes_from_kourou_to_java_and_back(tmp_path, java):
     """Both write to the same directory in turn; neither loses a message or a key of the other."""
     root = tmp_path / "store"
     config = mixed.mixed_config(root)

@@ -30,11 +30,17 @@ MORE = {"sync": [], "delay": ["--delay-level", "1"], "timer": ["--delay-sec", "2
 
 # Deliberate differences.
 OTEL = {"otel_scope_name"}  # labels that say which library counted
-NOT_SERVED = ("rocketmq_pop_",)  # POP is not served, so that nothing of it is counted
+NOT_SERVED: tuple[str, ...] = ()
 NO_METRIC = {"target_info"}  # target_info: it has no labels
 # Java reads halves and op messages as a consumer group of its own; our transactions read the store.
 INTERNAL_READER = "CID_RMQ_SYS_TRANS"
 ONLY_OURS = ("kourou_", "process_")
+# Java has these once a message was revived; ours are there from the start
+POP_IN_FLIGHT = {
+    "rocketmq_pop_revive_in_message", "rocketmq_pop_revive_out_message", "rocketmq_pop_revive_retry_messages",
+}  # fmt: skip
+# Java scans its buffer of check points also where it is switched off; ours has samples where it is on
+BUFFER_SCAN = "rocketmq_pop_buffer_scan_time_consume_milliseconds"
 
 REQUESTS = "rocketmq_rpc_latency_milliseconds_count"
 REQUEST_LABELS = ("request_code", "response_code", "is_long_polling", "result", "protocol_type")
@@ -154,25 +160,28 @@ def java_families(told: dict[str, Scraped]) -> dict[str, Any]:
     }
 
 
-def test_every_metric_of_java_is_there_with_its_type(told: dict[str, Scraped]) -> None:
+def test_every_metric_of_java_is_there_with_its_type(told):
     java = {name: family.type for name, family in java_families(told).items()}
     ours = {name: family.type for name, family in told["kourou"].families.items()}
     assert len(java) >= 35
     assert {name: ours.get(name) for name in java} == java
-    assert [name for name in ours if name not in java and not name.startswith(ONLY_OURS)] == []
+    more = [name for name in ours if name not in java and not name.startswith(ONLY_OURS)]
+    assert set(more) <= POP_IN_FLIGHT
 
 
-def test_samples_have_the_same_names_and_labels(told: dict[str, Scraped]) -> None:
+def test_samples_have_the_same_names_and_labels(told):
     for name, family in java_families(told).items():
+        if name == BUFFER_SCAN:
+            continue
         ours = told["kourou"].families[name]
         assert {sample.name for sample in ours.samples} == {sample.name for sample in family.samples}, name
         java_labels = told["java"].label_names(name, but={*OTEL, "le"})
         assert told["kourou"].label_names(name, but={"le"}) == java_labels, name
 
 
-def test_buckets_have_the_same_bounds(told: dict[str, Scraped]) -> None:
+def test_buckets_have_the_same_bounds(told):
     for name, family in java_families(told).items():
-        if family.type == "histogram":
+        if family.type == "histogram" and name != BUFFER_SCAN:
             bounds = {
                 kind: {one.labels.get("le") for one in found.samples(f"{name}_bucket")}
                 for kind, found in told.items()
@@ -211,7 +220,7 @@ SAME_VALUES_OF_LABELS = {
 
 
 @pytest.mark.parametrize("name", SAME_VALUES_OF_LABELS)
-def test_labels_have_the_same_values(told: dict[str, Scraped], name: str) -> None:
+def test_labels_have_the_same_values(told, name):
     values = {
         kind: {
             tuple(sample.labels[label] for label in SAME_VALUES_OF_LABELS[name])
@@ -253,11 +262,11 @@ def test_labels_have_the_same_values(told: dict[str, Scraped], name: str) -> Non
         ("rocketmq_consumer_group_create_execution_time_milliseconds_count", {}),
     ],
 )
-def test_the_same_was_counted(told: dict[str, Scraped], name: str, labels: dict[str, str]) -> None:
+def test_the_same_was_counted(told, name, labels):
     assert told["kourou"].value(name, **labels) == told["java"].value(name, **labels)
 
 
-def test_requests_have_the_same_names_and_results(told: dict[str, Scraped]) -> None:
+def test_requests_have_the_same_names_and_results(told):
     names = {
         kind: {sample.labels["request_code"] for sample in scraped.samples(REQUESTS)}
         for kind, scraped in told.items()

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from support.foreign import cluster, install, run_step
+from support.foreign import cluster, node_modules, run_step
 
 SOURCE = Path(__file__).resolve().parent / "node"
 pytestmark = pytest.mark.node
 
-TARGET = SOURCE / "target"
 COUNT = 30
 # It knows no default topic: what it sends to must be there.
 TOPICS = ("node-tags", "node-retry", "node-delay", "%RETRY%node-retry-c")
@@ -29,11 +28,7 @@ Step = Callable[[str], dict[str, Any]]
 @pytest.fixture(scope="session")
 def modules() -> Path:
     """The client and what it needs, as the lock file has them."""
-    TARGET.mkdir(exist_ok=True)
-    files = [str(SOURCE / "package.json"), str(SOURCE / "package-lock.json")]
-    npm = ["npm", "ci", "--prefix", str(TARGET), "--ignore-scripts", "--no-audit", "--no-fund"]
-    install(TARGET, SOURCE / "package-lock.json", ["cp", *files, str(TARGET)], npm)
-    return TARGET / "node_modules"
+    return node_modules(SOURCE)
 
 
 @pytest.fixture(scope="module", params=["kourou", "java"])
@@ -47,7 +42,7 @@ def step(
         yield lambda name: run_step(directory, ["node", str(SOURCE / "client.js"), address, name], more)
 
 
-def test_sends_reach_a_consumer_of_two_tags(step: Step) -> None:
+def test_sends_reach_a_consumer_of_two_tags(step):
     report = step("tags")
 
     assert set(report["statuses"]) == {"SEND_OK"}
@@ -58,13 +53,13 @@ def test_sends_reach_a_consumer_of_two_tags(step: Step) -> None:
         assert message["tags"] in ("A", "B")
 
 
-def test_a_message_that_fails_comes_again(step: Step) -> None:
+def test_a_message_that_fails_comes_again(step):
     found = Counter((message["body"], message["retries"]) for message in step("retry")["received"])
 
     assert found == {(str(at), retries): 1 for at in range(3) for retries in range(3)}
 
 
-def test_a_delayed_message_comes_later(step: Step) -> None:
+def test_a_delayed_message_comes_later(step):
     now, later = step("delay")["received"]
 
     assert (now["body"], later["body"]) == ("now", "later")

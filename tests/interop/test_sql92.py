@@ -11,7 +11,7 @@ from kourou.broker.messages.filter_data import ConsumerFilters
 from kourou.broker.messages.sql92 import BadExpressionError, EvaluationError, compile_sql
 from kourou.clock import SystemClock
 from kourou.remoting.protocol.subscription import SQL92, SubscriptionData
-from support.java import RUN, RUN_TIMEOUT_S, Java
+from support.java import RUN, RUN_TIMEOUT_S
 
 EXPRESSIONS = 500
 PROPERTY_SETS = 50
@@ -196,7 +196,7 @@ def letters(expression: str, sets: list[dict[str, str]]) -> str:
     return "".join(found)
 
 
-def test_every_result_is_that_of_java(java: Java):
+def test_every_result_is_that_of_java(java):
     generator = Generator(92)
     expressions = [generator.expression() for _ in range(EXPRESSIONS)]
     sets = [generator.properties() for _ in range(PROPERTY_SETS)]
@@ -216,7 +216,7 @@ def test_every_result_is_that_of_java(java: Java):
     assert all(count > 1000 for count in counts.values()), counts
 
 
-def test_values_are_read_as_java_reads_them(java: Java):
+def test_values_are_read_as_java_reads_them(java):
     names = {
         "int": "a > 4",
         "long": "a < 5000000000",
@@ -231,7 +231,7 @@ def test_values_are_read_as_java_reads_them(java: Java):
     assert dict(zip(names, answers)) == {kind: letters(text, sets) for kind, text in names.items()}
 
 
-def test_bits_lie_where_java_puts_them(java: Java):
+def test_bits_lie_where_java_puts_them(java):
     texts = ["g#t", "", "%RETRY%g#é中𝟓", "group" * 20 + "#" + "topic" * 20]
     sizes = [(f, n) for f in (1, 10, 20, 25, 50, 99) for n in (1, 7, 32, 100, 4096)]
 
@@ -243,7 +243,7 @@ def test_bits_lie_where_java_puts_them(java: Java):
         assert [list(bloom.positions(text)) for text in texts] == expected["positions"]
 
 
-def test_the_file_is_taken_over_in_both_directions(java: Java):
+def test_the_file_is_taken_over_in_both_directions(java):
     clock = SystemClock()
     filters = ConsumerFilters(clock, BloomFilter(20, 64), 24 * 3_600_000)  # the sizes of Java's tests
     for group, topic in (("g", "t"), ("h", "t"), ("g", "é")):

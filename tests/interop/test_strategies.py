@@ -11,7 +11,7 @@ from kourou.client.consume import strategies
 from kourou.client.consume.strategies import Strategy
 from kourou.client.core import ClientError
 from kourou.message.model import MessageQueue
-from support.java import RUN, RUN_TIMEOUT_S, Java
+from support.java import RUN, RUN_TIMEOUT_S
 
 CASES = 120  # of each strategy
 PLAIN = ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"]
@@ -71,7 +71,7 @@ def ours(request: dict[str, Any]) -> dict[str, Any]:
     return {"name": strategy.name, "queues": [list(queue) for queue in found]}
 
 
-def test_every_share_is_that_of_java(java: Java):
+def test_every_share_is_that_of_java(java):
     generator = random.Random(55)
     names = [*PLAIN, "MACHINE_ROOM", "MACHINE_ROOM_NEARBY", "CONFIG"]
     requests = [case(generator, name) for name in names for _ in range(CASES)]

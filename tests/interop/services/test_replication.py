@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from kourou.client.routes import MASTER_ID, TopicRoute
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
+from kourou.remoting.protocol.command import RemotingCommand
 from support.java import Java
+from support.recorded.wire import Caller
 from support.sites.servers import Server, interop, kourou_name_server, mqadmin, report_of, run_interop
 from support.stores.pairs import Process, assert_same_logs, replicated, until
 
@@ -49,8 +52,17 @@ class Pair:
     def interop(self, *arguments: str) -> None:
         interop(self.directory, self.namesrv, *arguments)
 
+    def has_route(self) -> bool:
+        """Whether the name server knows the master, and that it has the topic."""
+        with Caller(int(self.namesrv.rpartition(":")[2])) as caller:
+            answer = caller.call(RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}))
+        if answer.code != ResponseCode.SUCCESS or answer.body is None:
+            return False
+        return MASTER_ID in TopicRoute.decode("T", answer.body).addresses.get("broker-a", {})
+
     def produce(self, mode: str = "sync") -> None:
         """Messages by the Java client."""
+        until(self.has_route, "the master to be known")
         name = f"k{len(self.produced)}"
         out = self.directory / f"{name}.json"
         count = ["--count", str(COUNT), "--key-prefix", name, "--out", str(out)]
@@ -87,7 +99,7 @@ def pair(request: pytest.FixtureRequest, java: Java, tmp_path: Path) -> Iterator
         yield Pair(tmp_path, server, master, slave, stack)
 
 
-def test_a_pair_with_java_through_kills_and_restarts(pair: Pair) -> None:
+def test_a_pair_with_java_through_kills_and_restarts(pair):
     pair.interop("topic", "--topic", "T")
     until(lambda: slaves_of(pair.master), "the slave to connect")
     pair.produce()
@@ -123,7 +135,7 @@ def test_a_pair_with_java_through_kills_and_restarts(pair: Pair) -> None:
     pair.interop("consume", "--topic", "T", "--group", "G", "--expect", pair.everything())
 
 
-def test_a_slave_of_javas_master_begins_a_topic_anew_that_was_deleted(java: Java, tmp_path: Path) -> None:
+def test_a_slave_of_javas_master_begins_a_topic_anew_that_was_deleted(java, tmp_path):
     """Java says nothing of it in its log."""
     with kourou_name_server(tmp_path) as server, ExitStack() as stack:
         pair = Pair(tmp_path, server, "java", "kourou", stack)
@@ -142,7 +154,7 @@ def test_a_slave_of_javas_master_begins_a_topic_anew_that_was_deleted(java: Java
         pair.compare()
 
 
-def test_a_sync_master_with_a_java_slave(java: Java, tmp_path: Path) -> None:
+def test_a_sync_master_with_a_java_slave(java, tmp_path):
     """The Java client is told what became of its messages."""
     with kourou_name_server(tmp_path) as server, ExitStack() as stack:
         pair = Pair(tmp_path, server, "kourou", "java", stack, "SYNC_MASTER")
@@ -163,9 +175,7 @@ GUARDED = {
 
 
 @pytest.mark.parametrize("trusted", ["127.0.0.1", "192.0.2.7"], ids=["trusted", "not trusted"])
-def test_a_java_slave_of_a_master_that_wants_proofs_is_taken_where_it_is_trusted(
-    java: Java, tmp_path: Path, trusted: str
-) -> None:
+def test_a_java_slave_of_a_master_that_wants_proofs_is_taken_where_it_is_trusted(java, tmp_path, trusted):
     with kourou_name_server(tmp_path) as server, ExitStack() as stack:
         of_master = {**GUARDED, "haTrustedSlaves": trusted}
         pair = Pair(tmp_path, server, "kourou", "java", stack, "SYNC_MASTER", of_master)
@@ -182,9 +192,7 @@ def test_a_java_slave_of_a_master_that_wants_proofs_is_taken_where_it_is_trusted
         assert pair.slave.end() == 0
 
 
-def test_a_slave_that_wants_proofs_takes_nothing_from_a_java_master_and_acknowledges_nothing(
-    java: Java, tmp_path: Path
-) -> None:
+def test_a_slave_that_wants_proofs_takes_nothing_from_a_java_master_and_acknowledges_nothing(java, tmp_path):
     """Java's master has no proof and reads the hello as a report: it must not count. One setting helps."""
     with kourou_name_server(tmp_path) as server, ExitStack() as stack:
         of_master = {"inSyncReplicas": "2", "slaveTimeout": "1000"}
@@ -203,7 +211,7 @@ def test_a_slave_that_wants_proofs_takes_nothing_from_a_java_master_and_acknowle
         assert pair.slave.end() == pair.master.end()
 
 
-def test_a_java_consumer_goes_on_from_the_slave(java: Java, tmp_path: Path) -> None:
+def test_a_java_consumer_goes_on_from_the_slave(java, tmp_path):
     with kourou_name_server(tmp_path) as server, ExitStack() as stack:
         pair = Pair(tmp_path, server, "kourou", "kourou", stack, "SYNC_MASTER")
         pair.interop("topic", "--topic", "T")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import socket
 import time
-from pathlib import Path
 
 import pytest
 
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand, decode
 from kourou.remoting.protocol.headers import CheckTransactionState, EndTransaction
-from support.java import Java
 from support.sites.servers import Server, interop, java_broker, kourou_broker, kourou_name_server
 
 BROKERS = {"kourou": kourou_broker, "java": java_broker}
@@ -24,9 +22,7 @@ both_ways = pytest.mark.parametrize(("first", "second"), [("kourou", "java"), ("
 
 
 @both_ways
-def test_delayed_messages_come_from_the_broker_that_takes_over(
-    java: Java, tmp_path: Path, first: str, second: str
-) -> None:
+def test_delayed_messages_come_from_the_broker_that_takes_over(java, tmp_path, first, second):
     sent = tmp_path / "sent.json"
     with kourou_name_server(tmp_path) as server:
         with BROKERS[first](tmp_path, server.port, LEVELS):
@@ -39,9 +35,7 @@ def test_delayed_messages_come_from_the_broker_that_takes_over(
 
 
 @both_ways
-def test_transactions_are_checked_by_the_broker_that_takes_over(
-    java: Java, tmp_path: Path, first: str, second: str
-) -> None:
+def test_transactions_are_checked_by_the_broker_that_takes_over(java, tmp_path, first, second):
     with kourou_name_server(tmp_path) as server:
         with BROKERS[first](tmp_path, server.port, OFTEN) as broker:
             interop(tmp_path, server.address, "topic", "--topic", "X")

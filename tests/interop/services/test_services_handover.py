@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.java import RUN, Java
+from support.java import RUN
 from support.sites.servers import (
     Server,
     java_broker,
@@ -65,7 +65,7 @@ STEPS = [
 
 # One test for each direction: the steps of a program that takes minutes are not worth another run of it.
 @pytest.mark.parametrize("direction", ["kourou-java", "java-kourou"])
-def test_the_services_before_and_after_a_handover(direction: str, java: Java, tmp_path: Path) -> None:
+def test_the_services_before_and_after_a_handover(direction, java, tmp_path):
     first, second = direction.split("-")
     found: dict[str, Any] = {}
     with kourou_name_server(tmp_path) as name_server:

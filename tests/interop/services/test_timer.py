@@ -10,7 +10,6 @@ import pytest
 
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
-from support.java import Java
 from support.recorded.wire import Caller
 from support.sites.servers import (
     Server,
@@ -62,7 +61,7 @@ def delivered(directory: Path, name_server: Server) -> list[str]:
     return sorted(message["msgId"] for message in report["messages"])
 
 
-def test_the_suite_of_the_java_client(java: Java, tmp_path: Path) -> None:
+def test_the_suite_of_the_java_client(java, tmp_path):
     with kourou_name_server(tmp_path) as server, kourou_broker(tmp_path, server.port):
         done = run_interop(tmp_path, server.address, "suite", "--only", "timer", timeout_s=SUITE_TIMEOUT_S)
     results = report_of(done)["results"]
@@ -72,9 +71,7 @@ def test_the_suite_of_the_java_client(java: Java, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("crash", [False, True], ids=["stopped", "crashed"])
 @pytest.mark.parametrize(("first", "second"), [("kourou", "java"), ("java", "kourou")])
-def test_pending_timers_come_from_the_broker_that_takes_over(
-    java: Java, tmp_path: Path, first: str, second: str, crash: bool
-) -> None:
+def test_pending_timers_come_from_the_broker_that_takes_over(java, tmp_path, first, second, crash):
     """Some are delivered before, one is recalled before and one after, some are rolled on the way."""
     home = tmp_path / "second"
     home.mkdir()

@@ -7,7 +7,7 @@ import subprocess
 
 from kourou.client.produce.transactions import TransactionState
 from kourou.client.trace import MessageType, TraceBean, TraceContext, TraceType
-from support.java import RUN, RUN_TIMEOUT_S, Java
+from support.java import RUN, RUN_TIMEOUT_S
 
 FULL = TraceBean(
     "NS%orders", "ID1", "paid", "k1 k2", "OFFSET1", "192.0.2.7:10911", 128, 3, MessageType.DELAY, "TX1",
@@ -29,7 +29,7 @@ def context(kind: TraceType, *beans: TraceBean) -> TraceContext:
     return TraceContext(kind, list(beans), "NS%group", "region", 1_700_000_000_000, 7, False, "REQUEST", 4)
 
 
-def test_java_reads_what_is_written_and_writes_the_same(java: Java):
+def test_java_reads_what_is_written_and_writes_the_same(java):
     contexts = [context(kind, bean) for kind in TraceType for bean in (FULL, EMPTY)]
 
     done = subprocess.run(

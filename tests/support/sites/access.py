@@ -5,16 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kourou.broker.handlers import MODULES
-from kourou.broker.messages.pull import MessagePuller
-from kourou.broker.messages.send import MessageSender
+from kourou.broker.handlers import SERVED as BROKER
 from kourou.namesrv.handlers import HANDLERS as NAME_SERVER
 from kourou.remoting.protocol.command import RemotingCommand
 
-BROKER = {
-    *(int(code) for module in MODULES for code in module.HANDLERS),
-    *(int(code) for part in (MessageSender, MessagePuller) for code in part.HANDLERS),
-}
 SERVED = sorted(BROKER | {int(code) for code in NAME_SERVER})
 FIELDS = {
     "topic": "T", "b": "T", "consumerGroup": "G", "group": "G", "groupName": "G", "compareGroup": "G",
@@ -29,6 +23,7 @@ BODY: dict[str, Any] = {
     "mqSet": [{"topic": "T", "brokerName": "b", "queueId": 0}],
     "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": [{"topic": "T"}, {"topic": "%RETRY%G"}]}],
     "subscriptionData": {"topic": "T"},
+    "acks": [{"t": "T", "c": "G"}],
     "topicConfigList": [{"topicName": "T"}],
     "groupConfigList": [{"groupName": "G"}],
 }

@@ -37,7 +37,7 @@ FIELD_NAMES = sorted(
 )
 
 HOST = "127.0.0.1"
-WAIT_S = 20
+WAIT_S = 50
 SUSPEND, SUBSCRIPTION, COMMIT = 2, 4, 1  # of a pull's sysFlag
 UNIQUE_ID = "7F00000100002A9F0000000000000001"
 
@@ -304,9 +304,9 @@ def messages_in(answer: RemotingCommand) -> list[StoredMessage]:
     return found
 
 
-def until(condition: Callable[[], object], what: str = "") -> None:
+def until(condition: Callable[[], object], what: str = "", timeout_s: float = WAIT_S) -> None:
     """Wait for something to become true."""
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what or condition}"
         time.sleep(0.005)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import functools
+import hashlib
 import shutil
+import ssl
 import subprocess
 import tempfile
 from pathlib import Path
@@ -31,21 +33,9 @@ class Authority:
     def __init__(self, directory: Path, name: str) -> None:
         self._directory = directory
         self._name = name
-        key, self.cert = str(directory / f"{name}.key"), str(directory / f"{name}.pem")
-        _openssl(
-            "req",
-            "-x509",
-            *_NEW_KEY,
-            "-keyout",
-            key,
-            "-out",
-            self.cert,
-            "-days",
-            "30",
-            "-subj",
-            f"/CN={name}",
-        )
-        self._key = key
+        self._key, self.cert = str(directory / f"{name}.key"), str(directory / f"{name}.pem")
+        files = ("-keyout", self._key, "-out", self.cert)
+        _openssl("req", "-x509", *_NEW_KEY, *files, "-days", "30", "-subj", f"/CN={name}")
 
     def sign(self, name: str) -> Certificate:
         """A new certificate."""
@@ -85,6 +75,24 @@ def certificates() -> Certificates:
         authority.sign("client"),
         stranger.sign("client"),
     )
+
+
+class RenewedFiles:
+    """The certificate of a server, in files that change."""
+
+    def __init__(self, directory: Path) -> None:
+        self.cert, self.key = directory / "server.pem", directory / "server.key"
+        self.put(certificates().server)
+
+    def put(self, certificate: Certificate) -> None:
+        shutil.copyfile(certificate.cert, self.cert)
+        shutil.copyfile(certificate.key, self.key)
+
+
+def fingerprint(pem: str | Path) -> str:
+    """What tells one certificate from another, of its text or of its file."""
+    text = pem.read_text() if isinstance(pem, Path) else pem
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text)).hexdigest()
 
 
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")

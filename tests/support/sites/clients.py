@@ -40,6 +40,13 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.02)
 
 
+def reader(target: Any, topic: str, **options: Any) -> Consumer:
+    """A consumer of all messages of a topic, in a group of its own."""
+    return Consumer(
+        target.namesrv, **{"group": f"G{topic}", "subscribe": topic, "consume_from": "first", **options}
+    )
+
+
 async def take(consumer: Consumer, count: int) -> list[ReceivedMessage]:
     """So many messages, all of which are consumed."""
     found: list[ReceivedMessage] = []

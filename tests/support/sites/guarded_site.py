@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 from kourou.auth import Acl
 from kourou.broker.state.groups import SubscriptionGroupConfig
-from kourou.namesrv import NameServer, NameServerConfig
+from kourou.namesrv import NameServer
 from kourou.remoting.protocol.command import RemotingCommand
 from kourou.remoting.signing import Credentials
-from support.sites.broker import HOST, Peer, Site, loop_thread, run_on, running
+from support.sites.broker import Peer, Site, run_on, running
+from support.sites.name_server import name_server_config, started
 
 _T = TypeVar("_T")
 
@@ -94,23 +95,6 @@ def guarded_site(directory: Path, **config: str) -> Iterator[Site]:
 @contextmanager
 def guarded_name_server(directory: Path, **more: str) -> Iterator[NameServerSite]:
     """A name server with the super user `admin`."""
-    config = NameServerConfig(
-        bind_address=HOST,
-        listen_port=0,
-        kv_config_path=str(directory / "kv.json"),
-        config_store_path=str(directory / "namesrv.properties"),
-    )
-    config.others.update({**GUARDED, **more})
-
-    async def start() -> NameServer:
-        server = NameServer(config)
-        await server.start()
-        return server
-
-    with loop_thread() as loop:
-        server = run_on(loop, start())
-        try:
-            with ExitStack() as stack:
-                yield NameServerSite(server, loop, stack)
-        finally:
-            run_on(loop, server.stop())
+    config = name_server_config(directory, {**GUARDED, **more})
+    with started(config) as (server, loop), ExitStack() as stack:
+        yield NameServerSite(server, loop, stack)

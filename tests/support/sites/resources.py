@@ -65,6 +65,11 @@ PULL = {
     **MINE, "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "4", "commitOffset": "0",
     "suspendTimeoutMillis": "0", "subVersion": "0", "subscription": "*",
 }  # fmt: skip
+POP = {
+    **MINE, "queueId": "-1", "maxMsgNums": "1", "invisibleTime": "60000", "pollTime": "0", "initMode": "0",
+    "bornTime": "99999999999999", "extraInfo": "0 1 1 0 0 broker-a 0 0",
+}  # fmt: skip
+BATCH_ACK = {"t": "mine", "c": "mine", "b": "AQ==", "it": 1, "pt": 1, "q": 0, "r": "0", "rq": 0, "so": 0}
 LIGHT = "UNIQ_KEY\x01U\x02INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02"
 LIGHT_NEEDS = "Topic:mine Pub, Topic:%LMQ%a Pub, Topic:%LMQ%b Pub"
 CONSUMER = {"groupName": "mine", "subscriptionDataSet": [{"topic": "mine"}, {"topic": "%RETRY%mine"}]}
@@ -107,6 +112,18 @@ BROKER = [
     Case("PULL_MESSAGE", "Topic:%DLQ%theirs Sub, Group:mine Sub", {**PULL, "topic": "%DLQ%theirs"},
          answer=ResponseCode.PULL_NOT_FOUND),
     Case("LITE_PULL_MESSAGE", "Topic:mine Sub, Group:mine Sub", PULL),
+    Case("POP_MESSAGE", "Topic:mine Sub, Group:mine Sub", POP, answer=ResponseCode.POLLING_TIMEOUT),
+    Case("PEEK_MESSAGE", "Topic:mine Sub, Group:mine Sub", POP, answer=ResponseCode.PULL_NOT_FOUND),
+    Case("NOTIFICATION", "Topic:mine Sub, Group:mine Sub", POP),
+    Case("POLLING_INFO", "Topic:mine Sub/Get, Group:mine Sub/Get", POP),
+    Case("ACK_MESSAGE", "Topic:mine Sub, Group:mine Sub", {**POP, "queueId": "0", "offset": "0"}),
+    Case("ACK_MESSAGE", "Topic:theirs Sub, Group:mine Sub",
+         {**POP, "topic": "%RETRY%mine_theirs", "queueId": "0", "offset": "0"},
+         answer=ResponseCode.TOPIC_NOT_EXIST),
+    Case("CHANGE_MESSAGE_INVISIBLETIME", "Topic:mine Sub, Group:mine Sub",
+         {**POP, "queueId": "0", "offset": "0"}),
+    Case("BATCH_ACK_MESSAGE", "Topic:mine Sub, Group:mine Sub, Topic:theirs Sub, Group:theirs Sub", {},
+         {"brokerName": "b", "acks": [BATCH_ACK, {**BATCH_ACK, "t": "theirs", "c": "theirs"}]}),
     Case("QUERY_MESSAGE", "Topic:mine Sub/Get",
          {"topic": "mine", "key": "U", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": "9"},
          answer=ResponseCode.QUERY_NOT_FOUND),
@@ -180,7 +197,8 @@ BROKER = [
         f"{CLUSTER} Get",
         "GET_BROKER_CONFIG GET_BROKER_RUNTIME_INFO GET_ALL_CONSUMER_OFFSET GET_ALL_DELAY_OFFSET"
         " GET_TIMER_CHECK_POINT GET_TIMER_METRICS GET_SYSTEM_TOPIC_LIST_FROM_BROKER GET_ALL_PRODUCER_INFO"
-        " GET_BROKER_HA_STATUS GET_COLD_DATA_FLOW_CTR_INFO AUTH_LIST_USER AUTH_LIST_ACL",
+        " GET_BROKER_HA_STATUS GET_COLD_DATA_FLOW_CTR_INFO AUTH_LIST_USER AUTH_LIST_ACL"
+        " GET_ALL_MESSAGE_REQUEST_MODE",
     ),
     Case("GET_BROKER_CONSUME_STATS", f"{CLUSTER} Get", {"isOrder": "false"}),
     Case("VIEW_BROKER_STATS_DATA", f"{CLUSTER} Get", {"statsName": "x", "statsKey": "y"}, answer=NOT_ONLINE),

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,9 +21,10 @@ from support.java import RUN
 from support.recorded.wire import Caller, free_ports
 
 HOST = "127.0.0.1"
-START_TIMEOUT_S = 90  # a Java broker on a loaded machine
-STOP_TIMEOUT_S = 60
-PROGRAM_TIMEOUT_S = 120
+# How long a server or program may take before it counts as hanging; machines are slow and shared
+START_TIMEOUT_S = 300
+STOP_TIMEOUT_S = 180
+PROGRAM_TIMEOUT_S = 600
 
 SMALL_STORE = {
     "mappedFileSizeCommitLog": 16 * 1024 * 1024,
@@ -41,6 +43,45 @@ class Server(NamedTuple):
     @property
     def address(self) -> str:
         return f"{HOST}:{self.port}"
+
+
+class Mortal:
+    """A server of ours or of Java's that can be killed, and started again as it was."""
+
+    def __init__(self, kind: str, role: str, conf: Path) -> None:
+        self.kind, self._role, self._file = kind, role, conf
+        self.conf = read_conf(conf)
+        self.port = int(self.conf["listenPort"])
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; it listens when this returns."""
+        program: list[str | Path] = [sys.executable, "-m", "kourou"] if self.kind == "kourou" else [RUN]
+        directory = self._file.parent
+        with open(directory / "output.log", "ab") as log:
+            self.process = subprocess.Popen(
+                [*program, self._role, "-c", str(self._file)], stdout=log, stderr=log,
+                env=java_environment(directory),
+            )  # fmt: skip
+        wait_until(lambda: listens(self.port), self.process)
+
+    def kill(self) -> None:
+        """End it as a power cut would, if it runs."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def stop(self) -> None:
+        """Stop it in order, if it runs."""
+        if self.process is not None:
+            stop(self.process)
+            self.process = None
+
+    def change(self, key: str, value: str) -> None:
+        """Change a line of its file, for its next start."""
+        self.conf[key] = value
+        self._file.write_text("".join(f"{key}={value}\n" for key, value in self.conf.items()))
 
 
 @contextmanager
@@ -92,6 +133,28 @@ def java_broker(
         yield Server(int(read_conf(conf)["listenPort"]), process)
 
 
+@contextmanager
+def java_proxy(directory: Path, namesrv_port: int) -> Iterator[Server]:
+    """The real proxy, in cluster mode, at its gRPC port; started again if somebody else took a port."""
+    conf = directory / "rmq-proxy.json"
+    with ExitStack() as stack:
+        for last in (False, False, True):
+            port = free_ports(0)
+            values = {
+                "proxyMode": "CLUSTER", "namesrvAddr": f"{HOST}:{namesrv_port}", "grpcServerPort": port,
+                "remotingListenPort": free_ports(0),
+            }  # fmt: skip
+            conf.write_text(json.dumps(values), encoding="utf-8")
+            process = stack.enter_context(_java("proxy", conf, directory))
+            try:
+                wait_until(partial(listens, port), process)
+                break
+            except AssertionError:
+                if last or process.poll() is None:
+                    raise
+        yield Server(port, process)
+
+
 def write_broker_conf(directory: Path, namesrv_port: int, more: Mapping[str, object]) -> Path:
     """A broker.conf that both brokers read."""
     listen_port = free_ports(-2, 0, 1)  # fastRemotingServer and HA listen beside it
@@ -121,6 +184,12 @@ def read_conf(conf: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in conf.read_text(encoding="utf-8").splitlines())
 
 
+def kourou_proxy(namesrv: str, *, remoting_port: int = -1) -> AbstractContextManager[Server]:
+    """`kourou proxy` on a free port."""
+    ports = ("--port", "0", "--remoting-port", str(remoting_port))
+    return kourou("proxy", "-n", namesrv, *ports, "--host", HOST)
+
+
 @contextmanager
 def kourou(*arguments: str) -> Iterator[Server]:
     command = [sys.executable, "-m", "kourou", *arguments]
@@ -140,7 +209,10 @@ def _java(server: str, conf: Path, directory: Path, options: str = "") -> Iterat
     with (
         open(directory / f"java-{server}.log", "wb") as log,
         subprocess.Popen(
-            [RUN, server, "-c", str(conf)], stdout=log, stderr=log, env=java_environment(directory, options)
+            [RUN, server, "-pc" if server == "proxy" else "-c", str(conf)],
+            stdout=log,
+            stderr=log,
+            env=java_environment(directory, options),
         ) as process,
     ):
         try:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from kourou.cli.admin.run import DEFAULT_NAMESRV, Namesrv, credentials, said
+from kourou.cli.run import DEFAULT_NAMESRV, Namesrv, credentials, said
 from kourou.cli.servers.serve import load_tls, run, set_up_logging
 from kourou.errors import KourouError
 

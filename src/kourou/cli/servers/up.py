@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kourou.cli.admin.run import pairs
+from kourou.cli.run import pairs
 from kourou.cli.servers.console_process import ConsoleProcess
+from kourou.cli.servers.proxy import import_proxy
 from kourou.cli.servers.serve import load_tls, run, set_up_logging, settle_memory, stop_event
 from kourou.errors import KourouError
 from kourou.properties_file import parse_properties
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from kourou.namesrv import NameServer
+    from kourou.proxy.server import Proxy
 
 MAX_PORT = 65535
 PORT_STEP = 10  # between the ports of brokers, each of which takes three
@@ -49,6 +51,7 @@ DEFAULTS = {"enablePropertyFilter": "true", "recallMessageEnable": "true"}
 _CLUSTER = "The cluster"
 _PLACES = "Addresses and ports"
 _CONSOLE = "The web console"
+_PROXY = "The gRPC proxy"
 
 
 def up(
@@ -123,6 +126,18 @@ def up(
             rich_help_panel=_CONSOLE,
         ),
     ] = 8088,
+    proxy: Annotated[
+        bool,
+        typer.Option(
+            "--proxy/--no-proxy",
+            help="Serve RocketMQ 5's gRPC clients too, if gRPC is installed.",
+            rich_help_panel=_PROXY,
+        ),
+    ] = True,
+    proxy_port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="The port of the proxy; 0: a free port.", rich_help_panel=_PROXY),
+    ] = 8081,
 ) -> None:
     """Run a whole RocketMQ on this machine, until Ctrl-C or SIGTERM.
 
@@ -143,7 +158,12 @@ def up(
     more = {**DEFAULTS, **_check_settings(pairs(settings or []))}
     directory = directory.absolute()
     set_up_logging(directory / "logs" / "kourou.log")
-    run(_up(directory, brokers, slaves, host, port, broker_port, console_port if console else None, more))
+    run(
+        _up(
+            directory, brokers, slaves, host, port, broker_port, console_port if console else None,
+            proxy_port if proxy else None, more,
+        )
+    )  # fmt: skip
 
 
 def _check_settings(settings: dict[str, str]) -> dict[str, str]:
@@ -171,6 +191,7 @@ async def _up(
     port: int,
     broker_port: int,
     console_port: int | None,
+    proxy_port: int | None,
     settings: dict[str, str],
 ) -> None:
     from kourou.namesrv import NameServer, NameServerConfig
@@ -206,15 +227,43 @@ async def _up(
         stores=[Path(values["storePathRootDir"]) for values in properties],
         jobs=directory / "jobs",
     )
+    proxy = await _start_proxy(namesrv, host, proxy_port, settings) if proxy_port is not None else None
     try:
-        announce = _Announcement(started, directory, namesrv, console)
+        announce = _Announcement(
+            started, directory, namesrv, console, f"{host}:{proxy.port}" if proxy else None
+        )
         if len(properties) == 1:
             await _serve_here(properties, stop, announce)
         else:
             await _serve_processes(properties, stop, announce, name_server)
     finally:
         await console.stop()
+        if proxy is not None:
+            await proxy.stop()
         await name_server.stop()
+
+
+async def _start_proxy(namesrv: str, host: str, port: int, settings: dict[str, str]) -> Proxy | None:
+    """The proxy, with the access control of the brokers; None where gRPC is not installed, or its port is
+    taken."""
+    from kourou.auth.config import KEYS as AUTH_KEYS
+
+    try:
+        proxy_config, proxy_class = import_proxy()
+    except KourouError:
+        return None
+    auth = {key: value for key, value in settings.items() if key in AUTH_KEYS}
+    # Who speaks remoting has the name server.
+    config = proxy_config(
+        namesrv_addr=namesrv, bind_address=host, grpc_server_port=port, remoting_listen_port=-1, others=auth
+    )
+    proxy = proxy_class(config)
+    try:
+        await proxy.start()
+    except OSError as error:
+        typer.echo(f"There is no gRPC proxy: {error.strerror or error}; --proxy-port takes another port.")
+        return None
+    return proxy
 
 
 def _properties(
@@ -248,11 +297,14 @@ def _properties(
 class _Announcement:
     """What is printed once everything is up; the console, which is not waited for, starts then."""
 
-    def __init__(self, started: float, directory: Path, namesrv: str, console: ConsoleProcess) -> None:
+    def __init__(
+        self, started: float, directory: Path, namesrv: str, console: ConsoleProcess, proxy: str | None
+    ) -> None:
         self._started = started
         self._directory = directory
         self._namesrv = namesrv
         self._console = console
+        self._proxy = proxy
 
     def __call__(self, addresses: list[str], slaves: list[str]) -> None:
         elapsed = time.monotonic() - self._started
@@ -262,11 +314,15 @@ class _Announcement:
             typer.echo(f"  broker       {address}")
         for address in slaves:
             typer.echo(f"  slave        {address}")
+        if self._proxy:
+            typer.echo(f"  proxy        {self._proxy}")
         console = self._console.start()
         if console:
             typer.echo(f"  console      {console}")
         typer.echo(f"  data         {self._directory}\n")
         typer.echo(f"Clients of any language: name server address {self._namesrv}.")
+        if self._proxy:
+            typer.echo(f"RocketMQ 5's gRPC clients: endpoints {self._proxy}.")
         typer.echo(f"What is in the store:    kourou store info {self._directory}/broker-0")
         typer.echo("Ctrl-C stops it; what was sent is there again next time.")
 
