@@ -1,7 +1,7 @@
 # Everything a developer or a build machine runs. `make help` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-all test-rest setup lint format types imports interop simulate soak fuzz bench bench-short demo-store docs clean
+.PHONY: help demo up test test-all test-rest setup lint format types imports interop simulate soak soak-spark fuzz bench bench-short demo-store docs clean
 
 BIN := .venv/bin
 # Python code outside the package; benchmarks and examples take part as soon as they exist.
@@ -35,10 +35,12 @@ setup: .venv/.dev  ## .venv with everything for developers: 2 GB
 	@:
 
 # One .venv for all; a target installs the extra that it needs, once. `dev` has all of them.
-.venv/.%: pyproject.toml scripts/find_python.sh
+BUILD := pyproject.toml hatch_build.py src/kourou/message/_batch_records.pyx
+.venv/.%: $(BUILD) scripts/find_python.sh
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	    { python=$$(scripts/find_python.sh) && echo "Making .venv with $$python" && "$$python" -m venv --clear .venv; }
-	@if [ .venv/.dev -nt pyproject.toml ]; then touch $@; exit; fi; \
+	@for file in $(BUILD); do [ .venv/.dev -nt $$file ] || stale=yes; done; \
+	    if [ -z "$$stale" ]; then touch $@; exit; fi; \
 	    echo "Installing kourou[$*] into .venv"; \
 	    $(BIN)/python -m pip install --disable-pip-version-check --editable '.[$*]' && touch $@
 
@@ -69,6 +71,9 @@ simulate: setup  ## the broker under faults in a world of its own; SEED=… ROUN
 MINUTES ?= 30
 soak: setup  ## real processes under load and faults (as root with full disks too); MINUTES=… SEED=…
 	@cd tests && ../$(BIN)/python -m chaos.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+soak-spark: setup  ## streams on Spark while brokers restart and its processes are killed; MINUTES=… SEED=… JAVA=1
+	@cd tests && ../$(BIN)/python -m chaos.spark_soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(JAVA),--java)
 
 # GUIDED=60 has atheris look for inputs that reach new code, for so many seconds each target.
 FRAMES ?= 100000

@@ -12,6 +12,7 @@ its checkpoints are, and no order is lost or counted twice.
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,7 +99,10 @@ def to_parquet(enriched: DataFrame, directory: Path, *, once: bool) -> Streaming
     """Start writing orders to Parquet."""
     writer = enriched.writeStream.format("parquet").partitionBy("country").queryName("orders")
     writer = writer.option("checkpointLocation", str(directory / "checkpoints" / "orders"))
-    return _triggered(writer, once).start(str(directory / "orders"))
+    query = _triggered(writer, once).start(str(directory / "orders"))
+    while query.isActive and query.status["message"] == "Initializing sources":
+        time.sleep(0.05)  # Spark 4.3 cannot send a task of one query while the source of another begins
+    return query
 
 
 def to_topic(messages: DataFrame, namesrv: str, topic: str, directory: Path, *, once: bool) -> StreamingQuery:

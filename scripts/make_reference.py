@@ -1,4 +1,4 @@
-"""Write docs/reference/*.md and the tables in docs/admin.md from the code. --check only compares."""
+"""Write docs/reference and the tables in docs/admin.md from the code. --check only compares."""
 
 from __future__ import annotations
 
@@ -6,29 +6,27 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import reference_cli
-import reference_config
-import reference_errors
-import reference_metrics
-import reference_protocol
-import reference_spark
+from reference import cli, config, errors, metrics, protocol, spark
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 END = "<!-- end -->"
 
 PAGES: dict[str, Callable[[], str]] = {
-    "configuration": reference_config.page,
-    "cli": reference_cli.page,
-    "spark-options": reference_spark.page,
-    "protocol": reference_protocol.page,
-    "metrics": reference_metrics.page,
-    "errors": reference_errors.page,
+    "configuration": config.page,
+    "spark-options": spark.page,
+    "protocol": protocol.page,
+    "metrics": metrics.page,
+    "errors": errors.page,
 }
 
 
 def with_tables(text: str) -> str:
     """docs/admin.md with its tables of verbs made anew."""
-    made = {"admin": reference_cli.admin_table(), "mqadmin": reference_cli.mqadmin_table()}
+    made = {
+        "admin": cli.admin_table(),
+        "mqadmin": cli.mqadmin_table(),
+        "missing": cli.missing_table(),
+    }
     for name, rows in made.items():
         head, mark, rest = text.partition(f"<!-- {name} verbs -->\n")
         text = head + mark + rows + "\n" + rest[rest.index(END) :]
@@ -39,6 +37,8 @@ def wanted() -> Iterable[tuple[Path, str]]:
     """Each file and what it should say."""
     for name, page in PAGES.items():
         yield DOCS / "reference" / f"{name}.md", page()
+    for name, text in cli.pages().items():
+        yield DOCS / "reference" / "cli" / f"{name}.md", text
     admin = DOCS / "admin.md"
     yield admin, with_tables(admin.read_text(encoding="utf-8"))
 
@@ -46,9 +46,13 @@ def wanted() -> Iterable[tuple[Path, str]]:
 def main() -> None:
     """Write, or compare."""
     stale = []
-    for path, text in wanted():
+    pages = dict(wanted())
+    for path in (DOCS / "reference" / "cli").glob("*.md"):
+        if path not in pages:
+            stale.append(f"{path.relative_to(DOCS.parent)} (nothing makes it)")
+    for path, text in pages.items():
         if "--check" not in sys.argv[1:]:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(exist_ok=True, parents=True)
             path.write_text(text, encoding="utf-8")
         elif not path.exists() or path.read_text(encoding="utf-8") != text:
             stale.append(str(path.relative_to(DOCS.parent)))

@@ -24,7 +24,7 @@ settings.register_profile(
 )
 settings.load_profile(PROOF)
 
-pytest_plugins = ["support.ci", "support.tools", "pytester"]
+pytest_plugins = ["support.ci", "support.tools", "support.loops", "pytester"]
 
 
 @pytest.fixture

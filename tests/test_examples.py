@@ -17,6 +17,7 @@ SAYS = {
     "question.py": "42, to how many?",
     "columns.py": "3000 rows",
     "plain.py": "order 2",
+    "receive.py": "order 3 done, at attempt 2",
 }
 
 

@@ -11,12 +11,14 @@ from xml.etree import ElementTree
 
 import pytest
 
+from support.browser import expect, running_browser
+
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
 LOADED = re.compile(
     r"<(?:script|img|iframe|source)[^>]*\ssrc=\"?(?:https?:)?//|<link[^>]*\shref=\"?(?:https?:)?//"
 )
-RECT = "{http://www.w3.org/2000/svg}rect"
+RECT, TEXT = "{http://www.w3.org/2000/svg}rect", "{http://www.w3.org/2000/svg}text"
 
 
 def run(*command: str | Path) -> str:
@@ -71,12 +73,42 @@ def test_links_to_files_of_the_repository_stay_in_the_site(site: Path) -> None:
     )
 
 
-def test_the_pictures_are_drawn_from_a_store_as_it_is_now(tmp_path: Path) -> None:
-    run(sys.executable, ROOT / "scripts" / "draw_store.py", tmp_path)
+@pytest.mark.browser
+def test_the_search_works_from_the_disk(site: Path) -> None:
+    with running_browser() as browser:
+        page = browser.new_page()
+        page.goto((site / "guides" / "pair.html").as_uri())
+        page.locator(".md-search__input").click()
+        page.keyboard.type("SCHEDULE_TOPIC_XXXX", delay=20)
+        page.locator(".md-search-result__item a").first.click()
+        expect(page.locator(".md-content")).to_contain_text("SCHEDULE_TOPIC_XXXX")
+        assert page.url.startswith(site.as_uri())
+
+
+@pytest.mark.parametrize(
+    ("script", "pictures", "count"), [("draw_store", "store", 4), ("draw_flows", "flow", 3)]
+)
+def test_the_pictures_are_drawn_from_a_store_as_it_is_now(
+    tmp_path: Path, script: str, pictures: str, count: int
+) -> None:
+    run(sys.executable, ROOT / "scripts" / f"{script}.py", tmp_path)
     drawn = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
-    kept = {path.name: path.read_text(encoding="utf-8") for path in IMAGES.glob("store-*.svg")}
+    kept = {path.name: path.read_text(encoding="utf-8") for path in IMAGES.glob(f"{pictures}-*.svg")}
     assert drawn == kept
-    assert len(drawn) == 4
+    assert len(drawn) == count
+
+
+def test_the_recording_is_of_the_commands_that_the_readme_shows() -> None:
+    root = ElementTree.fromstring((IMAGES / "terminal.svg").read_text(encoding="utf-8"))
+    shown = "".join(text.text or "" for text in root.iter(TEXT))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^kourou (?:up|send|tail)[^#\n]*", readme, re.MULTILINE)
+    assert len(commands) == 3
+    assert [
+        command
+        for command in commands
+        if f"$ {command.strip()}".replace(" ", "") not in shown.replace(" ", "")
+    ] == []
 
 
 def test_a_picture_is_to_scale() -> None:

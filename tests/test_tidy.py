@@ -29,10 +29,11 @@ MAX_PREFIX = 3  # files of a folder that share a prefix: four are a folder
 # Functions that frameworks and users call by name
 CALLED_FROM_OUTSIDE = {
     "ByConfig", "ByMachineRoom", "MachineRoomNearby", "_render_404", "_render_error", "capture_signals",
-    "evaluate", "getDefaultReadLimit", "initialOffset", "latestOffset", "of_topic", "onQueryIdle",
-    "onQueryProgress", "onQueryStarted", "onQueryTerminated", "prepareForTriggerAvailableNow", "pushFilters",
-    "put_and_wait", "reportLatestOffset", "restart_broker", "send_async", "slave_addresses", "stop_broker",
-    "streamReader", "streamWriter", "try_lock", "unsent_bytes",
+    "delivery_attempt", "evaluate", "first_pop_time_ms", "getDefaultReadLimit", "initialOffset",
+    "latestOffset", "of_topic", "onQueryIdle", "onQueryProgress", "onQueryStarted", "onQueryTerminated",
+    "prepareForTriggerAvailableNow", "pushFilters", "put_and_wait", "reportLatestOffset", "restart_broker",
+    "send_async", "slave_addresses", "stop_broker", "streamReader", "streamWriter", "try_lock",
+    "unsent_bytes",
 }  # fmt: skip
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|NotImplementedError)\b")

@@ -1,4 +1,4 @@
-"""Small files that are either the old ones or the new ones, whenever the machine stops."""
+"""Atomic replacement of small files: after a crash a file is the old one or the new one."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def write_atomically(path: str | Path, data: bytes, *, mode: int = 0o666) -> Non
 
 def _write_one(path: Path, data: bytes, mode: int) -> None:
     temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)  # one that was left behind may be readable for others
+    temporary.unlink(missing_ok=True)  # a leftover of a crash may have other permissions
     with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    sync_dir(path.parent)  # the rename is on the disk too
+    sync_dir(path.parent)  # so that the rename is on the disk
 
 
 def sync_dir(path: str | Path) -> None:
-    """Bring the entries of a directory to the disk."""
+    """fsync a directory."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -56,7 +56,7 @@ def _is_key(kind: Any) -> bool:
 
 
 def convert_known(cls: type, properties: Mapping[str, str]) -> dict[str, Any]:
-    """Field -> value, of the keys that a class has. ConfigError where a value is of no use."""
+    """Field -> value, of the keys that a class has. ConfigError if a value is invalid."""
     kinds, names = _kinds(cls), java_keys(cls)
     return {
         names[key]: _convert(key, text.strip(), kinds[names[key]])

@@ -49,6 +49,8 @@ def test_topics(scene: Scene) -> None:
     assert admin(scene, "topic", "clusters", topic).split() == [CLUSTER]
     assert rows(scene, "topic", "clusters", topic) == [{"cluster": CLUSTER}]
     assert GROUP in admin(scene, "topic", "groups", TOPIC).split()
+    (billing,) = [one for one in rows(scene, "topic", "consumers", TOPIC) if one["group"] == GROUP]
+    assert billing["lag"] == 0
     shares = json.loads(admin(scene, "topic", "allocate", topic, "one", "two", "--json"))
     assert [len(shares[name]) for name in ("one", "two")] == [3, 3]
 
@@ -63,6 +65,14 @@ def test_a_topic_changes_and_goes(scene: Scene) -> None:
     config = json.loads(admin(scene, "topic", "config", topic))
     assert [config[name]["perm"] for name in sorted(config)] == [4, 4]
     assert [config[name]["readQueueNums"] for name in sorted(config)] == [2, 5]
+
+    (done,) = rows(scene, "topic", "update", topic, "--perm", "rw", "--write-queues", "2")
+    assert sorted(done["addresses"]) == sorted(scene.addresses)
+    config = json.loads(admin(scene, "topic", "config", topic))
+    assert [(one["perm"], one["writeQueueNums"], one["readQueueNums"]) for one in config.values()] == [
+        (6, 2, 2),
+        (6, 2, 5),
+    ]
 
     assert admin(scene, "topic", "order", topic, "broker-a:1;broker-b:5").strip() == "broker-a:1;broker-b:5"
     assert admin(scene, "topic", "order", topic).strip() == "broker-a:1;broker-b:5"
@@ -100,11 +110,29 @@ def test_groups(scene: Scene) -> None:
     admin(scene, "group", "config", group, code=1)
 
 
+def test_topics_and_groups_of_a_file(scene: Scene, tmp_path: Path) -> None:
+    topic, group, file = unique("listed"), unique("listed"), tmp_path / "list.json"
+    file.write_text(json.dumps([{"topicName": topic, "readQueueNums": 1, "writeQueueNums": 1}]))
+    admin(scene, "topic", "create-many", str(file), "-b", "broker-a")
+    assert topic in admin(scene, "topic", "list").split()
+    file.write_text(json.dumps([{"groupName": group, "retryMaxTimes": 5}]))
+    admin(scene, "group", "create-many", str(file))
+    assert group in admin(scene, "group", "list").split()
+    for text in ("{", '["no object"]'):
+        file.write_text(text)
+        admin(scene, "topic", "create-many", str(file), code=1)
+
+
 def test_how_far_a_group_is(scene: Scene) -> None:
     progress = rows(scene, "group", "progress", GROUP, "-t", TOPIC, "--clients")
     assert {one["clientIp"] for one in progress if one["topic"] == TOPIC} == {"127.0.0.1"}
     assert sum(one["brokerOffset"] for one in progress if one["topic"] == TOPIC) >= COUNT
     assert all(one["lag"] >= 0 for one in progress)
+    pops = rows(scene, "group", "pops", GROUP, "-t", TOPIC)  # test_pops.py has a group that pops
+    assert {(one["brokerName"], one["mode"], one["inFlight"]) for one in pops} == {
+        ("broker-a", "", 0),
+        ("broker-b", "", 0),
+    }
     (summary,) = [one for one in rows(scene, "group", "progress") if one["group"] == GROUP]
     assert (summary["clients"], summary["consumeType"], summary["messageModel"]) == (1, "PUSH", "CLUSTERING")
     assert summary["version"] == "V5_5_0"
@@ -246,6 +274,12 @@ def test_brokers(scene: Scene) -> None:
         admin(scene, "broker", "clean", what, "--yes")
     admin(scene, "broker", "clean", "everything", "--yes", code=2)
     admin(scene, "broker", "status", "broker-x", code=1)
+    admin(scene, "broker", "timer-engine", "F", "-b", "broker-a")
+    only_javas = 0 if scene.target.kind == "java" else 1
+    admin(scene, "broker", "cold-limit", GROUP, "1000000", "-b", "broker-a", code=only_javas)
+    admin(scene, "broker", "cold-limit-remove", GROUP, "-b", "broker-a", code=only_javas)
+    admin(scene, "broker", "read-ahead", "broker-a", "0", code=only_javas)
+    admin(scene, "broker", "read-ahead", "broker-a", "2", code=2)
 
 
 def test_clusters(scene: Scene) -> None:

@@ -13,15 +13,15 @@ from typing import NamedTuple
 import pytest
 
 from kourou.admin import Admin
-from kourou.cli.mqadmin import access as mqadmin_access
 from kourou.cli.mqadmin import brokers as mqadmin_brokers
 from kourou.cli.mqadmin.commands import verbs
-from kourou.cli.mqadmin.verbs import Flags, file_name, line
+from kourou.cli.mqadmin.verbs import NOT_THERE, Verb
+from kourou.cli.mqadmin.words import file_name, line
 from kourou.message import Message
 from support.java import java
-from support.scenes import CLIENT_ID, CLUSTER, COUNT, GROUP, PRODUCERS, TOPIC, Scene
+from support.scenes import CLIENT_ID, CLUSTER, COUNT, GROUP, TOPIC, Scene
 from support.sites.clients import numbers, run
-from support.sites.servers import mqadmin_at_once
+from support.sites.servers import mqadmin, mqadmin_at_once
 
 NAME = "by-operator"  # of what the verbs below make
 
@@ -29,114 +29,143 @@ NAME = "by-operator"  # of what the verbs below make
 class Step(NamedTuple):
     """A verb with its flags, and what its output must match."""
 
-    verb: str
-    flags: tuple[str, ...]
+    arguments: list[str]
     pattern: str
-    same: bool = False  # whether both tools must print the same
+    same: bool  # whether both tools must print the same
 
     @property
-    def arguments(self) -> list[str]:
-        return [self.verb, *self.flags]
+    def verb(self) -> str:
+        return self.arguments[0]
+
+
+# All verbs, in an order in which each finds what it needs, and a pattern of what they print; with == Java's
+# tool prints the same
+PLAN = r"""
+updateTopic -c <cluster> -t <name> -r 1 -w 1 == TopicConfig \[topicName=
+updateTopicList -b <broker> -f <topics> == success
+topicList => (?m)^<name>$
+topicRoute -t <name> => "readQueueNums":1
+topicStatus -t orders => #Broker Name +#QID +#Min Offset +#Max Offset +#Last Updated
+topicClusterList -t <name> == <cluster>
+allocateMQ -t <name> -i one,two => "one":\[\{.*"two":\[\{
+updateOrderConf -t <name> -m put -v broker-a:1 == orderConf=\[broker-a:1\]
+updateTopicPerm -b <broker> -t <name> -p 4 => from 6 to 4 in
+updateSubGroup -c <cluster> -g <name> -r 7 => retryMaxTimes=7
+updateSubGroupList -b <broker> -f <groups> == success
+getConsumerConfig -g <name> => retryMaxTimes +=  7
+setConsumeMode -b <broker> -t orders -g <name> -m PULL == consume mode\[PULL\]
+consumerProgress -g billing -t orders -s true => Consume Diff Total: 0
+consumerStatus -g billing => 127\.0\.0\.1@operator\-test
+consumerConnection -g billing == 127\.0\.0\.1@operator\-test .*PYTHON
+producerConnection -g shop -t orders => PYTHON
+producer -b <broker> => producer group \(shop\) instance
+cloneGroupOffset -s billing -d <name> -t orders == clone group offset success
+resetOffsetByTime -g <name> -t orders -s 0 => broker-b +1 +0
+skipAccumulatedMessage -g <name> -t orders => #brokerName +#queueId +#offset
+queryMsgById -t orders -i <offset-id> => <offset-id>
+queryMsgByKey -t orders -k key-3 == <id3> +\d
+queryMsgByUniqueKey -t orders -i <id> => <id>
+queryMsgByOffset -t orders -b broker-a -i <queue> -o <at> => <id>
+queryMsgTraceById -i <id> => Pub +shop
+printMsg -t orders -s odd => MSGID: <id1> MessageExt
+printMsgByQueue -t orders -a broker-a -i <queue> -p true -d true -f true => (?s)MSGID: <id> .*Tag: .*Count: \d
+consumeMessage -t orders -b broker-a -i <queue> -o <at> -c 1 => <id>
+queryCq -t orders -q <queue> -i <at> -c 1 -b <broker> == max: \d+, min: 0(?s:.*)physicOffset=\d
+dumpCompactionLog -f <log> => MessageExt \[brokerName=
+sendMessage -t <name>-listed -p body -k k => broker-a +0 +SEND_OK
+checkMsgSendRT -t <name>-listed -a 3 => Avg RT: \d
+sendMsgStatus -b broker-a -c 2 => rt=\d+ms, SendResult=SendResult \[sendStatus=SEND_OK
+clusterList => broker-a +0 +<broker> +V5_5_0 (?s:.*)true
+clusterRT -a 3 => broker-b +\d+\.\d\d +3 +0
+statsAll -t orders => orders +billing +0\b
+updateBrokerConfig -b <broker> -k fileReservedTime -v 49 == success
+getBrokerConfig -b <broker> => fileReservedTime +=  49
+brokerStatus -b <broker> => brokerVersionDesc +: V5_5_0
+brokerConsumeStats -b <broker> => orders +billing +broker-a
+cleanExpiredCQ -b <broker> == success
+deleteExpiredCommitLog -b <broker> == success
+cleanUnusedTopic -b <broker> == success
+resetMasterFlushOffset -b <broker> -o 0 == reset master flush offset to 0 success
+haStatus -c <cluster> => #SlaveAddr +#SlaveAckOffset +#Diff
+getColdDataFlowCtrInfo -b <broker> => "runtimeTable"
+switchTimerEngine -b <broker> -e F == switchTimerEngine to .* success
+getNamesrvConfig => kvConfigPath +=  \S+kvConfig.json
+updateNamesrvConfig -k orderMessageEnable -v false => orderMessageEnable : false
+updateKvConfig -s space -k k -v v == success
+deleteKvConfig -s space -k k == success
+wipeWritePerm -b broker-b == OK, \d+
+addWritePerm -b broker-b == OK, \d+
+exportMetadata -c <cluster> -f <dir> == success
+exportConfigs -c <cluster> -f <dir> == success
+exportMetrics -c <cluster> -f <dir> == success
+deleteSubGroup -c <cluster> -g <name> -r true == success
+deleteTopic -c <cluster> -t <name> == from NameServer success
+"""
 
 
 def steps(scene: Scene, directory: Path, suffix: str) -> list[Step]:
-    """All verbs, in an order in which each finds what it needs."""
+    """The plan, for a scene."""
     name, receipt = f"{NAME}-{suffix}", scene.first()
-    broker, cluster = ("-b", scene.broker), ("-c", CLUSTER)
     topics, groups, log = directory / "topics.json", directory / "groups.json", directory / "log"
     topics.write_text(json.dumps([{"topicName": f"{name}-listed", "readQueueNums": 1, "writeQueueNums": 1}]))
     groups.write_text(json.dumps([{"groupName": f"{name}-listed", "retryMaxTimes": 5}]))
     files = sorted((scene.target.directory / "broker-a" / "store" / "commitlog").iterdir())
     log.write_bytes(files[0].read_bytes()[: 64 * 1024])
-    place = ("-b", "broker-a", "-i", str(receipt.queue.queue_id), "-o", str(receipt.queue_offset))
-    cq = ("-q", str(receipt.queue.queue_id), "-i", str(receipt.queue_offset), "-c", "1")
-    success = "success"
-    return [
-        Step("updateTopic", (*cluster, "-t", name, "-r", "1", "-w", "1"), r"TopicConfig \[topicName=", True),
-        Step("updateTopicList", (*broker, "-f", str(topics)), success, True),
-        Step("topicList", (), rf"(?m)^{name}$"),
-        Step("topicRoute", ("-t", name), r'"readQueueNums":1'),
-        Step("topicStatus", ("-t", TOPIC), r"#Broker Name +#QID +#Min Offset +#Max Offset +#Last Updated"),
-        Step("topicClusterList", ("-t", name), CLUSTER, True),
-        Step("allocateMQ", ("-t", name, "-i", "one,two"), r'"one":\[\{.*"two":\[\{'),
-        Step(
-            "updateOrderConf",
-            ("-t", name, "-m", "put", "-v", "broker-a:1"),
-            r"orderConf=\[broker-a:1\]",
-            True,
-        ),
-        Step("updateTopicPerm", (*broker, "-t", name, "-p", "4"), "from 6 to 4 in"),
-        Step("updateSubGroup", (*cluster, "-g", name, "-r", "7"), "retryMaxTimes=7"),
-        Step("updateSubGroupList", (*broker, "-f", str(groups)), success, True),
-        Step("getConsumerConfig", ("-g", name), r"retryMaxTimes +=  7"),
-        Step(
-            "setConsumeMode", (*broker, "-t", TOPIC, "-g", name, "-m", "PULL"), r"consume mode\[PULL\]", True
-        ),
-        Step("consumerProgress", ("-g", GROUP, "-t", TOPIC, "-s", "true"), "Consume Diff Total: 0"),
-        Step("consumerStatus", ("-g", GROUP), re.escape(CLIENT_ID)),
-        Step("consumerConnection", ("-g", GROUP), rf"{re.escape(CLIENT_ID)} .*PYTHON", True),
-        Step("producerConnection", ("-g", PRODUCERS, "-t", TOPIC), "PYTHON"),
-        Step("producer", broker, rf"producer group \({PRODUCERS}\) instance"),
-        Step("cloneGroupOffset", ("-s", GROUP, "-d", name, "-t", TOPIC), "clone group offset success", True),
-        Step("resetOffsetByTime", ("-g", name, "-t", TOPIC, "-s", "0"), r"broker-b +1 +0"),
-        Step("skipAccumulatedMessage", ("-g", name, "-t", TOPIC), r"#brokerName +#queueId +#offset"),
-        Step("queryMsgById", ("-t", TOPIC, "-i", receipt.offset_message_id), receipt.offset_message_id),
-        Step("queryMsgByKey", ("-t", TOPIC, "-k", "key-3"), rf"{scene.receipts[3].message_id} +\d", True),
-        Step("queryMsgByUniqueKey", ("-t", TOPIC, "-i", receipt.message_id), receipt.message_id),
-        Step("queryMsgByOffset", ("-t", TOPIC, *place), receipt.message_id),
-        Step("queryMsgTraceById", ("-i", receipt.message_id), rf"Pub +{PRODUCERS}"),
-        Step("printMsg", ("-t", TOPIC, "-s", "odd"), rf"MSGID: {scene.receipts[1].message_id} MessageExt"),
-        Step(
-            "printMsgByQueue",
-            ("-t", TOPIC, "-a", "broker-a", "-i", place[3], "-p", "true", "-d", "true", "-f", "true"),
-            rf"MSGID: {receipt.message_id} (?s:.*)Tag: .*Count: \d",
-        ),
-        Step("consumeMessage", ("-t", TOPIC, *place, "-c", "1"), receipt.message_id),
-        Step("queryCq", ("-t", TOPIC, *cq, *broker), r"max: \d+, min: 0(?s:.*)physicOffset=\d", True),
-        Step("dumpCompactionLog", ("-f", str(log)), r"MessageExt \[brokerName="),
-        Step("sendMessage", ("-t", name + "-listed", "-p", "body", "-k", "k"), r"broker-a +0 +SEND_OK"),
-        Step("checkMsgSendRT", ("-t", name + "-listed", "-a", "3"), r"Avg RT: \d"),
-        Step(
-            "sendMsgStatus",
-            ("-b", "broker-a", "-c", "2"),
-            r"rt=\d+ms, SendResult=SendResult \[sendStatus=SEND_OK",
-        ),
-        Step("clusterList", (), rf"broker-a +0 +{re.escape(scene.broker)} +V5_5_0 (?s:.*)true"),
-        Step("clusterRT", ("-a", "3"), r"broker-b +\d+\.\d\d +3 +0"),
-        Step("statsAll", ("-t", TOPIC), rf"{TOPIC} +{GROUP} +0 "),
-        Step("updateBrokerConfig", (*broker, "-k", "fileReservedTime", "-v", "49"), success, True),
-        Step("getBrokerConfig", broker, r"fileReservedTime +=  49"),
-        Step("brokerStatus", broker, r"brokerVersionDesc +: V5_5_0"),
-        Step("brokerConsumeStats", broker, rf"{TOPIC} +{GROUP} +broker-a"),
-        Step("cleanExpiredCQ", broker, success, True),
-        Step("deleteExpiredCommitLog", broker, success, True),
-        Step("cleanUnusedTopic", broker, success, True),
-        Step("resetMasterFlushOffset", (*broker, "-o", "0"), "reset master flush offset to 0 success", True),
-        Step("haStatus", cluster, r"#SlaveAddr +#SlaveAckOffset +#Diff"),
-        Step("getColdDataFlowCtrInfo", broker, r'"runtimeTable"'),
-        Step("switchTimerEngine", (*broker, "-e", "F"), "switchTimerEngine to .* success", True),
-        Step("getNamesrvConfig", (), r"kvConfigPath +=  \S+kvConfig.json"),
-        Step(
-            "updateNamesrvConfig", ("-k", "orderMessageEnable", "-v", "false"), "orderMessageEnable : false"
-        ),
-        Step("updateKvConfig", ("-s", "space", "-k", "k", "-v", "v"), success, True),
-        Step("deleteKvConfig", ("-s", "space", "-k", "k"), success, True),
-        Step("wipeWritePerm", ("-b", "broker-b"), r"OK, \d+", True),
-        Step("addWritePerm", ("-b", "broker-b"), r"OK, \d+", True),
-        Step("exportMetadata", (*cluster, "-f", str(directory)), success, True),
-        Step("exportConfigs", (*cluster, "-f", str(directory)), success, True),
-        Step("exportMetrics", (*cluster, "-f", str(directory)), success, True),
-        Step("deleteSubGroup", (*cluster, "-g", name, "-r", "true"), success, True),
-        Step("deleteTopic", (*cluster, "-t", name), "from NameServer success", True),
-    ]
+    words = {
+        "name": name, "broker": scene.broker, "cluster": CLUSTER, "topics": topics, "groups": groups,
+        "log": log, "dir": directory, "id": receipt.message_id, "id1": scene.receipts[1].message_id,
+        "id3": scene.receipts[3].message_id, "offset-id": receipt.offset_message_id,
+        "queue": receipt.queue.queue_id, "at": receipt.queue_offset,
+    }  # fmt: skip
+    plan = re.sub(r"<([\w-]+)>", lambda found: str(words[found[1]]), PLAN)
+    found = re.findall(r"^(\w.*?) (==|=>) (.*)$", plan, re.MULTILINE)
+    return [Step(arguments.split(), pattern, how == "==") for arguments, how, pattern in found]
+
+
+# Verbs that our broker cannot serve, with what Java's says
+ONLY_JAVAS_BROKER = {
+    "updateColdDataFlowCtrGroupConfig": (("-g", GROUP, "-v", "1000000"), "success, "),
+    "removeColdDataFlowCtrGroupConfig": (("-g", GROUP), "remove broker cold read threshold success, "),
+    "setCommitLogReadAheadMode": (("-m", "0"), "commitLog set readAhead mode rstStr"),
+}
+
+
+@pytest.mark.parametrize("verb", ONLY_JAVAS_BROKER)
+def test_what_only_javas_broker_serves(scene: Scene, verb: str) -> None:
+    flags, pattern = ONLY_JAVAS_BROKER[verb]
+    done = scene.run("mqadmin", verb, "-b", scene.broker, *flags)
+    if scene.target.kind == "java":
+        assert (done.exit_code, bool(re.search(pattern, done.stdout))) == (0, True), done.output
+    else:
+        assert (done.exit_code, "does not know such a request" in done.stderr) == (1, True), done.output
+
+
+def test_what_is_not_there_says_why(scene: Scene) -> None:
+    assert not set(NOT_THERE) & set(verbs())
+    for verb in ("electMaster", "ADDBROKER"):
+        done = scene.run("mqadmin", verb, "-b", "x")
+        assert (done.exit_code, "is a verb of Java's that is not there" in done.stderr) == (2, True)
+
+
+@pytest.mark.interop
+def test_every_verb_of_javas_is_there_or_is_told_of(tmp_path: Path) -> None:
+    java()
+    (listed,) = mqadmin(tmp_path, [])  # alone it lists them
+    names = {line.split()[0] for line in listed.splitlines() if re.match(r"   \w", line)}
+    assert names == {*verbs(), *NOT_THERE}
+    assert len(names) == 96
+
+
+def access_verbs() -> set[str]:
+    """The verbs of test_access.py."""
+    return {name for name, verb in verbs().items() if verb.run.__module__ == "kourou.cli.mqadmin.access"}
 
 
 def test_every_verb(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # consumerStatus writes where it is
     plan = steps(scene, tmp_path, str(next(numbers)))
-    elsewhere = {"startMonitoring", *(verb.name for verb in mqadmin_access.VERBS)}
+    elsewhere = {"startMonitoring", *ONLY_JAVAS_BROKER, *access_verbs()}
     assert {step.verb for step in plan} | elsewhere == set(verbs())
-    assert len(verbs()) == 72
     for step in plan:
         printed = scene.kourou("mqadmin", *step.arguments)
         assert re.search(step.pattern, printed), (step, printed)
@@ -233,8 +262,6 @@ def test_a_place_of_one_queue_is_set(scene: Scene) -> None:
 def test_what_our_broker_has_one_way_of(our_scene: Scene) -> None:
     scene = our_scene  # Java's broker has the others too
     place = ["-b", scene.broker]
-    mode = scene.run("mqadmin", "setConsumeMode", *place, "-t", TOPIC, "-g", GROUP, "-m", "POP")
-    assert (mode.exit_code, "PULL only" in mode.stderr) == (1, True)
     for topic, group in (("no-such-topic", GROUP), (f"%RETRY%{GROUP}", GROUP)):
         refused = scene.run("mqadmin", "setConsumeMode", *place, "-t", topic, "-g", group, "-m", "PULL")
         assert refused.exit_code == 1
@@ -251,12 +278,15 @@ def test_monitoring_tells_of_groups_that_fall_behind(
     scene.target.create_topic(f"%RETRY%{group}", queues=1)
     scene.kourou("mqadmin", "updateSubGroup", "-c", CLUSTER, "-g", group)
 
+    async def start(verb: Verb, admin: Admin) -> None:
+        await verb(admin, verb.parse([]))
+
     async def watch() -> None:
         async with Admin(scene.target.namesrv) as admin:
             for _ in range(8):
                 await admin.messages.send(Message(topic, b"m"))
             await admin.offsets.reset(group, topic, 0)
-            watching = asyncio.ensure_future(verbs()["startMonitoring"].run(admin, Flags({})))
+            watching = asyncio.ensure_future(start(verbs()["startMonitoring"], admin))
             printed = ""
             while f"undone: {group}, 8 messages wait, 0 clients" not in printed:
                 await asyncio.sleep(0.05)
@@ -281,7 +311,7 @@ def test_how_flags_are_read() -> None:
     for arguments in (["-t", "a"], ["-ta"], ["--topic", "a"], ["--topic=a"], ["-topic", " a "]):
         assert parse(arguments).get("t") == "a"
     assert verbs()["resetOffsetByTime"].parse(["-gG", "-tT", "-s", "-1"]).time("s") == -1
-    clock = Flags({"s": "2026-11-15#08:30:00:123"}).time("s")
+    clock = verbs()["resetOffsetByTime"].parse(["-gG", "-tT", "-s", "2026-11-15#08:30:00:123"]).time("s")
     assert clock is not None
     assert clock % 1000 == 123
 

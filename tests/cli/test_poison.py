@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from kourou.admin import Admin
 from kourou.cli import app
-from kourou.console.reading import as_json, browse, row_of
+from kourou.console import reading
+from kourou.console.reading import CONTENT, as_json, browse
 from kourou.message.compression import CompressionType, compress
 from kourou.testing import Cluster
 from support.poison import POISON, Poison, bomb
@@ -84,16 +85,21 @@ def test_tail_shows_each(cluster: Cluster) -> None:
     assert all(body.decode() in printed for body in HONEST)
 
 
-def test_the_console_lists_each(cluster: Cluster) -> None:
+def test_the_console_lists_each(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> None:
+    monkeypatch.setattr(reading, "READ_S", 120.0)  # inflating takes what it takes
+
     async def main() -> None:
         async with Admin(cluster.namesrv) as admin:
             found = await browse(admin, TOPIC)
             assert (found.is_partial, found.error) == (False, None)
             messages = sorted(found.messages, key=lambda message: message.queue_offset)
             check([as_json(message) for message in messages])
-            rows = [row_of(message) for message in messages]
-            assert all(row["body"].startswith(poison.why) for row, poison in zip(rows, BAD.values()))
-            assert [row["size"] for row in rows[len(BAD) :]] == [len(body) for body in HONEST]
+            (shown,) = [column for column in CONTENT if column.label == "Body"]
+            assert all(
+                str(shown.of(message)).startswith(poison.why)
+                for message, poison in zip(messages, BAD.values())
+            )
+            assert [len(message.body) for message in messages[len(BAD) :]] == [len(body) for body in HONEST]
 
     asyncio.run(main())
 

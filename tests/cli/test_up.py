@@ -10,20 +10,24 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import grpc
 import pytest
 
 from kourou.admin import Admin
+from kourou.proxy.protocol import pb
 from kourou.sync import Consumer, Message, Producer, Sql
 from support.sites.clients import run
+from support.sites.proxy import Client, message
 
 READY_S = 60
 
 
 def up(*options: str | Path) -> list[str]:
-    free = ["--port", "0", "--broker-port", "0", "--console-port", "0"]
+    free = ["--port", "0", "--broker-port", "0", "--console-port", "0", "--proxy-port", "0"]
     return [sys.executable, "-m", "kourou", "up", *free, *map(str, options)]
 
 
@@ -35,7 +39,7 @@ def running(*options: str | Path) -> Iterator[dict[str, str]]:
         found: dict[str, str] = {}
         while not (line := process.stdout.readline()).startswith("Ctrl-C stops it"):
             assert line, "it ended before it was up"
-            if match := re.match(r"  (name server|broker|slave|console)\s+(\S+)", line):
+            if match := re.match(r"  (name server|broker|slave|console|proxy)\s+(\S+)", line):
                 found[match[1]] = match[2]
         yield found
         process.send_signal(signal.SIGINT)
@@ -81,6 +85,27 @@ def test_keys_of_brokers_are_set(tmp_path):
         configs = [run(config_of(at["name server"], at[kind])) for kind in ("broker", "slave")]
     assert [config["brokerRole"] for config in configs] == ["SYNC_MASTER", "SLAVE"]
     assert [config["fileReservedTime"] for config in configs] == ["5", "5"]
+
+
+def test_it_runs_where_the_port_of_the_proxy_is_taken(tmp_path):
+    with running("--dir", tmp_path / "a", "--no-console") as first:
+        taken = first["proxy"].rpartition(":")[2]
+        with running("--dir", tmp_path / "b", "--no-console", "--proxy-port", taken) as second:
+            assert "proxy" not in second
+            assert run(addresses_at(second["name server"])) == {second["broker"]}
+
+
+def test_the_access_control_of_the_brokers_is_that_of_the_proxy(tmp_path):
+    admin = '{"username":"admin","password":"12345678"}'
+    keys = ("--set", "authenticationEnabled=true", "--set", f"initAuthenticationUser={admin}")
+    with running("--dir", tmp_path, "--no-console", *keys) as at:
+        answer = run(sent_through(at["proxy"]))
+        assert answer.status.code == pb.Code.UNAUTHORIZED
+
+
+async def sent_through(proxy: str) -> Any:
+    async with grpc.aio.insecure_channel(proxy) as channel:
+        return await Client(channel, int(proxy.rpartition(":")[2])).send(message("orders"))
 
 
 async def addresses_at(namesrv: str) -> set[str]:

@@ -6,6 +6,9 @@ import ast
 import string
 from pathlib import Path
 
+from kourou.admin import operations
+from kourou.admin.operations.declare import Column
+from kourou.admin.operations.parameters import PARAMETERS
 from kourou.console import pages
 from kourou.console.texts import CHINESE
 
@@ -13,15 +16,42 @@ PACKAGE = Path(pages.__file__).resolve().parent.parent
 
 
 def texts() -> dict[str, str]:
-    """Every text that is given to t() or later(), and where."""
-    found = {}
+    """Every text that is given to t() or later(), the columns of tables, the fields of dialogs; and where."""
+    found: dict[str, str] = {}
     for module in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-                continue
-            if node.func.id in ("t", "later") and isinstance(node.args[0], ast.Constant):
-                found[str(node.args[0].value)] = f"{module.name}:{node.lineno}"
+            found |= dict.fromkeys(said(node), f"{module.name}:{getattr(node, 'lineno', 0)}")
     return found
+
+
+def said(node: ast.AST) -> list[str]:
+    """The texts of a call of t(), later(), columns() or ask(), and of a table that is declared elsewhere."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        declared = getattr(getattr(operations, node.value.id, None), node.attr, ())
+        found = declared if isinstance(declared, tuple) else getattr(declared, "columns", ())
+        return [one.label for one in found if isinstance(one, Column)]
+    if isinstance(node, ast.keyword | ast.Assign) and "fields" in (
+        getattr(node, "arg", ""),
+        *(getattr(target, "id", "") for target in getattr(node, "targets", ())),
+    ):
+        asked = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+        names = [name for text in asked for name in str(text).split(", ") if name]
+        return [word for name in names for word in field_words(name)]
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or not node.args:
+        return []
+    constants = [str(part.value) for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)]
+    if node.func.id == "columns":
+        parts = "".join(constants).split(", ")
+        return [label for label, has_source, _ in (part.partition("=") for part in parts) if has_source]
+    return [constants[0]] if node.func.id in ("t", "later") and isinstance(node.args[0], ast.Constant) else []
+
+
+def field_words(text: str) -> list[str]:
+    """The label of a field of a dialog, and the words of its choices."""
+    name, _, label = text.partition("=")
+    about = PARAMETERS[name]
+    choices = [word for word in about.choices.values() if word in CHINESE]  # others are RocketMQ's own
+    return [label or about.label or about.help.rstrip("."), *choices]
 
 
 def names(text: str) -> set[str]:

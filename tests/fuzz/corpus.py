@@ -11,9 +11,7 @@ from functools import cache
 
 import orjson
 
-from kourou.broker.handlers import MODULES
-from kourou.broker.messages.pull import MessagePuller
-from kourou.broker.messages.send import MessageSender
+from kourou.broker.handlers import SERVED
 from kourou.errors import KourouError
 from kourou.message.batch import encode_batch
 from kourou.message.model import Message
@@ -106,9 +104,7 @@ def recorded_frames() -> list[RemotingCommand]:
                         found.append(decode(frame[4:]))
                     except KourouError:
                         continue
-    codes = {int(code) for module in MODULES for code in module.HANDLERS}
-    codes |= {int(code) for part in (MessageSender, MessagePuller) for code in part.HANDLERS}
-    codes |= {int(code) for code in NAMESRV_HANDLERS}
+    codes = SERVED | {int(code) for code in NAMESRV_HANDLERS}
     bodies = (None, b'{"topic":"t","consumerGroup":"g","clientId":"c","mqSet":[]}')
     found += [RemotingCommand(code, dict(_COMMON), body) for code in sorted(codes) for body in bodies]
     batch = encode_batch([Message("t", b"one", {"TAGS": "A"}), Message("t", b"two")])

@@ -78,6 +78,8 @@ class PoisonFuzz:
         """Try so many messages."""
         counts = self._findings.counts
         until = counts["messages tried"] + count
+        for read in readers().values():  # compiles kernels, which is slow and no hang
+            list(read(encode(simple_message(b"first"))))
         with watched_log(self._findings) as watch:
             while counts["messages tried"] < until:
                 sent = self._sent()

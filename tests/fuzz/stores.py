@@ -99,7 +99,7 @@ def _own(kind: str, root: Path) -> Template:
         force_verify_prop_crc=kind == "crc",
     )
     with MessageStore(config) as store:
-        store.queues.bitmap_of = (lambda request: b"\x05\x06") if kind == "ext" else None
+        store.queues.bitmap_of = (lambda *message: b"\x05\x06") if kind == "ext" else None
         for message in mixed_messages(20 if kind == "tiny" else 60, seed=5):
             if message.flag != BATCH_MARK and len(message.body) < 1000:
                 message.topic = message.topic[-20:]

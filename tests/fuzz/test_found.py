@@ -31,7 +31,7 @@ from support.stores.store import message, open_store, put, small_config
 SLOTS, ENTRIES = 10, 20
 
 
-def test_a_configuration_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_configuration_is_read_back_as_it_was_written(tmp_path):
     """Keys with blanks or signs in them, and values that begin with a blank, were others when read again."""
     path = tmp_path / "broker.conf"
     path.write_text("a\\ key\\=x\\:y = \\  value\n\\#b=1\nlast\\\\=2\\\\\n\\tc=\\fd\n", encoding="utf-8")
@@ -44,14 +44,14 @@ def test_a_configuration_is_read_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("field", ["attributes", "topicName", "topicFilterType"])
-def test_a_topic_with_a_field_of_another_type_is_refused(field: str) -> None:
+def test_a_topic_with_a_field_of_another_type_is_refused(field):
     """It was taken, and the topics could neither be saved nor registered from then on."""
     with pytest.raises(TypeError, match="is no"):
         TopicConfig.from_json({"topicName": "t", field: 5})
 
 
 @pytest.mark.parametrize("number", [1 << 63, -(1 << 63) - 1, 1e60, "9" * 30])
-def test_numbers_of_more_than_64_bits_are_refused(number: object) -> None:
+def test_numbers_of_more_than_64_bits_are_refused(number):
     """They were taken, and what had one could not be written: no topics, no offsets, no routes any more."""
     with pytest.raises(ValueError, match="more than 64 bits"):
         DataVersion.from_json({"counter": number})
@@ -59,7 +59,7 @@ def test_numbers_of_more_than_64_bits_are_refused(number: object) -> None:
         TopicConfig.from_json({"topicName": "t", "perm": number})
 
 
-def test_a_broker_id_of_more_than_64_bits_is_refused_and_routes_are_given(tmp_path: Path) -> None:
+def test_a_broker_id_of_more_than_64_bits_is_refused_and_routes_are_given(tmp_path):
     """A broker that registered so made the name server fail for whoever asked for a route of its topics."""
     config = NameServerConfig(kv_config_path=str(tmp_path / "kv.json"))
     request = RemotingCommand(RequestCode.REGISTER_BROKER, {
@@ -70,7 +70,7 @@ def test_a_broker_id_of_more_than_64_bits_is_refused_and_routes_are_given(tmp_pa
         NameServer(config)._server._handlers[RequestCode.REGISTER_BROKER](Connection({}), request)
 
 
-def test_attributes_that_are_none_are_left_out_of_a_registration() -> None:
+def test_attributes_that_are_none_are_left_out_of_a_registration():
     """The same, in the compressed form: there, as in Java, the topic is good without them."""
     topic = registration._topic_of_line('t 4 4 6 SINGLE_TAG ["not","texts"]')
     assert topic.to_json()["attributes"] == {}
@@ -88,7 +88,7 @@ def damaged_index(path: Path) -> None:
     file.close()
 
 
-def test_an_index_file_that_says_it_has_more_than_fits(tmp_path: Path) -> None:
+def test_an_index_file_that_says_it_has_more_than_fits(tmp_path):
     """A query read beyond the file and failed; keys would have been written there."""
     path = tmp_path / "index" / "20261115000000000"
     damaged_index(path)
@@ -99,7 +99,7 @@ def test_an_index_file_that_says_it_has_more_than_fits(tmp_path: Path) -> None:
     file.close()
 
 
-def test_the_tools_bear_such_an_index_file_and_tell_of_it(tmp_path: Path) -> None:
+def test_the_tools_bear_such_an_index_file_and_tell_of_it(tmp_path):
     config = small_config(tmp_path, max_hash_slot_num=SLOTS, max_index_num=ENTRIES)
     with open_store(config) as store:
         put(store, message("t", KEYS="k"))
@@ -116,7 +116,7 @@ def with_crc(digits: str) -> InnerMessage:
     return message("t", **properties)
 
 
-def test_a_property_crc_that_a_client_wrote_is_no_damage(tmp_path: Path) -> None:
+def test_a_property_crc_that_a_client_wrote_is_no_damage(tmp_path):
     """A client that sends `__CRC32#` itself made `kourou store check` report damage."""
     config = small_config(tmp_path)
     with open_store(config) as store:
@@ -125,7 +125,7 @@ def test_a_property_crc_that_a_client_wrote_is_no_damage(tmp_path: Path) -> None
         assert check(directory).findings == []
 
 
-def test_a_property_crc_of_thousands_of_digits_ends_the_log_and_not_the_broker(tmp_path: Path) -> None:
+def test_a_property_crc_of_thousands_of_digits_ends_the_log_and_not_the_broker(tmp_path):
     """Such a number is more than int() takes: recovery failed with a ValueError."""
     with open_store(small_config(tmp_path)) as store:
         put(store, with_crc("9" * 5000))

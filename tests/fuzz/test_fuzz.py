@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -33,7 +32,7 @@ def assert_well(findings: Findings) -> None:
     assert not findings.wrong, findings.report()
 
 
-def test_frames(memory_path: Path) -> None:
+def test_frames(memory_path):
     findings = Findings()
     FrameFuzz(1, findings).run(FRAMES, memory_path)
     assert_well(findings)
@@ -42,27 +41,27 @@ def test_frames(memory_path: Path) -> None:
     assert findings.counts["records stored"] > 0
 
 
-def test_store_files(memory_path: Path) -> None:
+def test_store_files(memory_path):
     findings = Findings()
     StoreFuzz(1, findings).run(FILES, memory_path)
     assert_well(findings)
     assert findings.counts["messages put and found again"] > FILES / 20
 
 
-def test_tables_timers_and_configurations(memory_path: Path) -> None:
+def test_tables_timers_and_configurations(memory_path):
     findings = Findings()
     TextFuzz(1, findings).run_files(FILES * 2, memory_path)
     assert_well(findings)
 
 
-def test_expressions() -> None:
+def test_expressions():
     findings = Findings()
     TextFuzz(1, findings).run_expressions(TEXTS)
     assert_well(findings)
     assert TEXTS * 0.1 < findings.counts["expressions refused"] < TEXTS * 0.9
 
 
-def test_messages_that_cannot_be_read() -> None:
+def test_messages_that_cannot_be_read():
     findings = Findings()
     PoisonFuzz(1, findings).run(MESSAGES)
     assert_well(findings)
@@ -74,7 +73,7 @@ def test_messages_that_cannot_be_read() -> None:
 # What fuzzing finds, if it is there
 
 
-def test_a_handler_that_fails_is_found(memory_path: Path) -> None:
+def test_a_handler_that_fails_is_found(memory_path):
     with mock.patch.dict(statistics.HANDLERS, dict.fromkeys(statistics.HANDLERS, _fails)):
         findings = Findings()
         FrameFuzz(2, findings, patience_s=0.1).run(1500, memory_path)
@@ -85,7 +84,7 @@ def _fails(*_: object) -> None:
     raise KeyError("planted")
 
 
-def test_a_request_that_is_not_answered_is_found(memory_path: Path) -> None:
+def test_a_request_that_is_not_answered_is_found(memory_path):
     with mock.patch.dict(statistics.HANDLERS, dict.fromkeys(statistics.HANDLERS, _says_nothing)):
         findings = Findings()
         FrameFuzz(2, findings, patience_s=0.1).run(1500, memory_path)
@@ -96,7 +95,7 @@ def _says_nothing(*_: object) -> None:
     return None
 
 
-def test_a_decoder_that_reads_another_number_is_found(memory_path: Path) -> None:
+def test_a_decoder_that_reads_another_number_is_found(memory_path):
     def wrong(data: bytes, view: memoryview, at: int, end: int, word: int) -> command.RemotingCommand:
         read = right(data, view, at, end, word)
         read.opaque ^= read.code == 105
@@ -109,7 +108,7 @@ def test_a_decoder_that_reads_another_number_is_found(memory_path: Path) -> None
     assert "and not" in findings.report()
 
 
-def test_recovery_without_a_crc_is_found(memory_path: Path) -> None:
+def test_recovery_without_a_crc_is_found(memory_path):
     def careless(*arguments: object, check_crc: bool = True, **more: object) -> object:
         return right(*arguments, check_crc=False, **more)  # type: ignore[arg-type]
 
@@ -127,7 +126,7 @@ def _checks_no_crc(*arguments: object, check_crc: bool = True, **more: object) -
     return check_record(*arguments, check_crc=False, **more)  # type: ignore[arg-type]
 
 
-def test_an_expression_that_fails_is_found() -> None:
+def test_an_expression_that_fails_is_found():
     def careless(text: str, least: int, most: int) -> int:
         return int(text)
 
@@ -137,7 +136,7 @@ def test_an_expression_that_fails_is_found() -> None:
     assert "ValueError" in findings.report()
 
 
-def test_a_pull_that_gives_up_after_a_bad_body_is_found() -> None:
+def test_a_pull_that_gives_up_after_a_bad_body_is_found():
     has_given_up = False
 
     def careless(body: bytes, kind: CompressionType) -> bytes:
@@ -155,7 +154,7 @@ def test_a_pull_that_gives_up_after_a_bad_body_is_found() -> None:
     assert any(what.startswith("honest messages at") for what in findings.wrong)
 
 
-def test_a_hang_is_found() -> None:
+def test_a_hang_is_found():
     with pytest.raises(HangError), no_hang(0.05):
         time.sleep(30)
 
@@ -163,7 +162,7 @@ def test_a_hang_is_found() -> None:
 # The tools themselves
 
 
-def test_mutations_are_the_same_for_the_same_seed() -> None:
+def test_mutations_are_the_same_for_the_same_seed():
     data = bytes(range(200))
     for work in (
         lambda chance: mutate(chance, data, [data]),
@@ -175,7 +174,7 @@ def test_mutations_are_the_same_for_the_same_seed() -> None:
     assert len(overwrite(random.Random(1), data)) == len(data)
 
 
-def test_the_other_reader_reads_what_java_wrote() -> None:
+def test_the_other_reader_reads_what_java_wrote():
     for recorded in recorded_frames():
         read = oracle.read_frame(recorded.encode())
         assert isinstance(read, oracle.Command)

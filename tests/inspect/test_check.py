@@ -62,6 +62,77 @@ def log_place(offset: int) -> tuple[str, int]:
     return f"commitlog/{offset // LOG_FILE * LOG_FILE:020d}", offset % LOG_FILE
 
 
+# One wrong number, and nothing else: (golden store, where the structure lies, where the number lies in it,
+# its form, what becomes of it, the kind of what is found there)
+
+Where = Callable[[dict[str, Any]], tuple[str, int]]
+FIRST = "0" * 20
+QUEUE = f"consumequeue/GoldenAlpha/0/{FIRST}"
+BATCH_QUEUE = f"batchconsumequeue/GoldenBatchCq/1/{FIRST}"
+
+
+def at(file: str, position: int) -> Where:
+    return lambda _: (file, position)
+
+
+def record(number: int) -> Where:
+    return lambda expected: log_place(expected["commitlog"]["records"][number]["physicalOffset"])
+
+
+def index(position: int) -> Where:
+    return lambda expected: ("index/" + expected["index"]["files"][0]["name"], position)
+
+
+def chained_entry(expected: dict[str, Any]) -> tuple[int, int]:
+    """(number, number of the one before) of an entry of the first file that is not the first of its chain."""
+    entries = expected["index"]["files"][0]["entries"]
+    return next((entry[0], entry[4]) for entry in entries if entry[0] > 100 and entry[4])
+
+
+def entry_at(number: int) -> int:
+    return INDEX_ENTRIES_AT + number * 20
+
+
+def index_entry(expected: dict[str, Any]) -> tuple[str, int]:
+    return index(entry_at(chained_entry(expected)[0]))(expected)
+
+
+def plus(number: int) -> Callable[[int], int]:
+    return lambda value: value + number
+
+
+ENTRY = [(0, ">q", "queue-offset"), (8, ">i", "queue-size"), (12, ">q", "queue-tags")]
+BATCH_ENTRY = [
+    (8, ">i", "queue-size"), (12, ">q", "queue-tags"), (20, ">q", "queue-time"), (28, ">q", "queue-base"),
+    (36, ">h", "queue-count"), (38, ">i", "queue-reserved"), (42, ">i", "queue-reserved"),
+]  # fmt: skip
+WRONG_NUMBERS: list[Any] = [
+    ("plain", record(7), 28, ">q", plus(1), "record"),  # it says that it lies elsewhere
+    ("plain", lambda expected: log_place(expected["commitlog"]["blanks"][1]["physicalOffset"]), 0, ">i",
+     plus(-1), "blank-size"),
+    *(("plain", at(QUEUE, entry * 20), *field, plus(1), kind)
+      for entry in (0, 3, 19) for *field, kind in ENTRY),
+    ("delay_before", at(f"consumequeue/SCHEDULE_TOPIC_XXXX/2/{FIRST}", 20), 12, ">q", plus(1000),
+     "queue-tags"),
+    ("lmq", at(f"consumequeue/%LMQ%one/0/{FIRST}", 60), 0, ">q", plus(8), "queue-offset"),
+    *(("batchcq", at(BATCH_QUEUE, 46), *field, plus(1), kind) for *field, kind in BATCH_ENTRY),
+    ("plain", index(32), 0, ">i", plus(1), "index-count"),  # of slots
+    ("plain", index(16), 0, ">q", plus(1), "index-header"),  # where it begins
+    ("plain", index_entry, 12, ">i", plus(60), "index-time"),
+    *(("plain", at("checkpoint", word * 8), 0, ">q", lambda _: 1 << 60, "checkpoint") for word in range(6)),
+    ("plain", at("checkpoint", 0), 0, ">q", lambda _: -5, "checkpoint"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("store", "where", "inside", "form", "change", "kind"), WRONG_NUMBERS)
+def test_one_wrong_number_is_found_where_it_is(golden_store, store, where, inside, form, change, kind):
+    path, expected = golden_store(store)
+    file, position = where(expected)
+    patch_number(path / file, position + inside, form, change)
+
+    assert places(run(path).findings) == [(kind, file, position)]
+
+
 @pytest.fixture
 def plain(golden_store) -> tuple[Path, dict[str, Any]]:
     store = golden_store("plain")
@@ -134,24 +205,14 @@ def test_a_flipped_byte_of_a_body(plain):
     assert found.records == 320
 
 
-def test_a_record_that_says_it_lies_elsewhere(plain):
-    path, expected = plain
-    file, position = log_place(expected["commitlog"]["records"][7]["physicalOffset"])
-    patch_number(path / file, position + 28, ">q", lambda offset: offset + 1)
-
-    assert places(run(path).findings) == [("record", file, position)]
-
-
 def test_a_record_that_is_wiped_out_in_the_middle_of_the_log(plain):
     path, expected = plain
-    record = expected["commitlog"]["records"][50]
-    file, position = log_place(record["physicalOffset"])
-    patch(path / file, position, bytes(record["storeSize"]))
+    file, position = record(50)(expected)
+    patch(path / file, position, bytes(expected["commitlog"]["records"][50]["storeSize"]))
 
-    found = run(path)
+    (found,) = run(path).findings
 
-    assert places(found.findings) == [("record", file, position)]
-    assert "no record" in found.findings[0].message
+    assert (*places([found])[0], "no record" in found.message) == ("record", file, position, True)
 
 
 def test_damage_before_good_records_is_a_fault_even_after_a_crash(golden_store):
@@ -160,14 +221,6 @@ def test_damage_before_good_records_is_a_fault_even_after_a_crash(golden_store):
     patch_number(path / file, position + BODY_AT, ">B", lambda byte: byte ^ 1)
 
     assert places(faults(run(path))) == [("record", file, position)]
-
-
-def test_a_blank_tail_of_the_wrong_size(plain):
-    path, expected = plain
-    file, position = log_place(expected["commitlog"]["blanks"][1]["physicalOffset"])
-    patch_number(path / file, position, ">i", lambda size: size - 1)
-
-    assert places(run(path).findings) == [("blank-size", file, position)]
 
 
 def test_a_log_file_that_is_missing_or_cut_short(plain):
@@ -222,19 +275,6 @@ def test_a_log_file_cut_short_by_a_crash_is_a_fault(golden_store):
 
 
 # Queues
-
-QUEUE = "consumequeue/GoldenAlpha/0/" + "0" * 20
-
-
-@pytest.mark.parametrize(
-    ("at", "form", "kind"), [(0, ">q", "queue-offset"), (8, ">i", "queue-size"), (12, ">q", "queue-tags")]
-)
-@pytest.mark.parametrize("entry", [0, 3, 19])
-def test_a_wrong_field_of_an_entry(plain, at, form, kind, entry):
-    path, _ = plain
-    patch_number(path / QUEUE, entry * 20 + at, form, lambda value: value + 1)
-
-    assert places(run(path).findings) == [(kind, QUEUE, entry * 20)]
 
 
 def test_an_entry_that_points_to_a_record_of_another_queue(plain):
@@ -339,41 +379,12 @@ def test_a_topic_that_was_deleted_by_who_does_not_say_so_in_the_log(tmp_path):
     assert {finding.kind for finding in found.findings} == {"queue-replaced", "queue-missing"}
 
 
-def test_a_wrong_deliver_time_of_a_delayed_message(golden_store):
-    path, _ = golden_store("delay_before")
-    file = "consumequeue/SCHEDULE_TOPIC_XXXX/2/" + "0" * 20
-    patch_number(path / file, 20 + 12, ">q", lambda time: time + 1000)
-
-    assert places(run(path).findings) == [("queue-tags", file, 20)]
-
-
 def test_delay_levels_of_the_configuration_count_where_there_is_one(golden_store):
     path, _ = golden_store("retry_dlq")  # written with short delays
     config = StoreDirectory.open(path).config
 
     assert run(path).findings == []
     assert {fault.kind for fault in faults(run(path, config))} == {"queue-tags"}
-
-
-def test_a_wrong_entry_of_a_light_queue(golden_store):
-    path, _ = golden_store("lmq")
-    file = "consumequeue/%LMQ%one/0/" + "0" * 20
-    patch_number(path / file, 60, ">q", lambda offset: offset + 8)
-
-    assert places(run(path).findings) == [("queue-offset", file, 60)]
-
-
-@pytest.mark.parametrize(
-    ("at", "form", "kind"),
-    [(8, ">i", "queue-size"), (12, ">q", "queue-tags"), (20, ">q", "queue-time"), (28, ">q", "queue-base"),
-     (36, ">h", "queue-count"), (38, ">i", "queue-reserved"), (42, ">i", "queue-reserved")],
-)  # fmt: skip
-def test_a_wrong_field_of_a_batch_entry(golden_store, at, form, kind):
-    path, _ = golden_store("batchcq")
-    file = "batchconsumequeue/GoldenBatchCq/1/" + "0" * 20
-    patch_number(path / file, 46 + at, form, lambda value: value + 1)
-
-    assert places(run(path).findings) == [(kind, file, 46)]
 
 
 def test_a_batch_entry_that_points_to_no_record(golden_store):
@@ -398,144 +409,109 @@ def test_an_address_in_the_consume_queue_ext(tmp_path):
 # Index
 
 
-@pytest.fixture
-def index(plain) -> tuple[Path, Path, dict[str, Any]]:
+def test_a_chain_that_leads_to_another_slot(plain):
     path, expected = plain
-    first = expected["index"]["files"][0]
-    return path, path / "index" / first["name"], first
-
-
-def chained_entry(index_file: dict[str, Any]) -> tuple[int, int]:
-    """(number, number of the one before) of an entry that is not the first of its chain."""
-    return next((entry[0], entry[4]) for entry in index_file["entries"] if entry[0] > 100 and entry[4])
-
-
-def entry_at(number: int) -> int:
-    return INDEX_ENTRIES_AT + number * 20
-
-
-def test_a_chain_that_leads_to_another_slot(index):
-    path, file, expected = index
     number, previous = chained_entry(expected)
-    hashes = {entry[0]: entry[1] for entry in expected["entries"]}
+    file, _ = index(0)(expected)
+    hashes = {entry[0]: entry[1] for entry in expected["index"]["files"][0]["entries"]}
     stranger = next(other for other in range(1, number) if hashes[other] % SLOTS != hashes[number] % SLOTS)
-    patch(file, entry_at(number) + 16, struct.pack(">i", stranger))
+    patch(path / file, entry_at(number) + 16, struct.pack(">i", stranger))
 
-    found = places(faults(run(path)))
+    # nothing leads to the one before any more
+    assert {("index-chain", file, entry_at(one)) for one in (number, previous)} <= set(
+        places(faults(run(path)))
+    )
 
-    assert ("index-chain", f"index/{file.name}", entry_at(number)) in found
-    assert ("index-chain", f"index/{file.name}", entry_at(previous)) in found  # nothing leads there any more
+
+def other_slot(expected: dict[str, Any]) -> int:
+    """What the second slot of the first file leads to."""
+    return int(expected["index"]["files"][0]["slots"][1][1])
+
+
+@pytest.mark.parametrize("leads_to", [lambda _: 400, other_slot], ids=["nowhere", "an entry of another"])
+def test_a_slot_that_leads_elsewhere(plain, leads_to):
+    path, expected = plain
+    file, position = index(40 + 4 * expected["index"]["files"][0]["slots"][0][0])(expected)
+    patch(path / file, position, struct.pack(">i", leads_to(expected)))
+
+    assert ("index-slot", file, position) in places(faults(run(path)))
+
+
+@pytest.mark.parametrize(("change", "kind"), [(-1, "index-count"), (1, "index-chain")])
+def test_a_wrong_number_of_entries(plain, change, kind):
+    path, expected = plain
+    name = expected["index"]["files"][2]["name"]  # which is not full
+    patch_number(path / "index" / name, 36, ">i", plus(change))
+
+    assert (kind, f"index/{name}") in [(fault.kind, fault.file) for fault in faults(run(path))]
+
+
+def test_an_index_file_of_the_wrong_size(plain):
+    path, expected = plain
+    file, _ = index(0)(expected)
+    with open(path / file, "ab") as end:
+        end.write(b"x")
+
+    assert ("index-file-size", file, -1) in places(faults(run(path)))
 
 
 @pytest.mark.parametrize("distance", [0, 5])
-def test_a_chain_that_is_a_loop(index, distance):
-    path, file, expected = index
+def test_a_chain_that_is_a_loop(plain, distance):
+    path, expected = plain
     number, _ = chained_entry(expected)
-    patch(file, entry_at(number) + 16, struct.pack(">i", number + distance))
+    file, position = index_entry(expected)
+    patch(path / file, position + 16, struct.pack(">i", number + distance))
 
     found = faults(run(path))
 
-    assert ("index-chain", f"index/{file.name}", entry_at(number)) in places(found)
+    assert ("index-chain", file, position) in places(found)
     assert any("loop" in fault.message for fault in found)
 
 
-def test_a_slot_that_leads_nowhere(index):
-    path, file, expected = index
-    slot, _ = expected["slots"][3]
-    patch(file, 40 + 4 * slot, struct.pack(">i", 400))
-
-    assert ("index-slot", f"index/{file.name}", 40 + 4 * slot) in places(faults(run(path)))
-
-
-def test_a_slot_that_leads_to_an_entry_of_another(index):
-    path, file, expected = index
-    (one, _), (_, other) = expected["slots"][:2]
-    patch(file, 40 + 4 * one, struct.pack(">i", other))
-
-    assert ("index-slot", f"index/{file.name}", 40 + 4 * one) in places(faults(run(path)))
-
-
-@pytest.mark.parametrize("change", [-1, 1])
-def test_a_wrong_number_of_entries(plain, change):
+def test_an_index_file_from_before_the_clock_went_back_is_only_warned_of(plain):
     path, expected = plain
-    name = expected["index"]["files"][2]["name"]  # which is not full
-    patch_number(path / "index" / name, 36, ">i", lambda count: count + change)
-
-    found = [(kind, file) for kind, file, _ in places(faults(run(path)))]
-
-    assert ("index-count" if change < 0 else "index-chain", f"index/{name}") in found
-
-
-def test_a_wrong_number_of_slots(index):
-    path, file, _ = index
-    patch_number(file, 32, ">i", lambda count: count + 1)
-
-    assert places(run(path).findings) == [("index-count", f"index/{file.name}", 32)]
-
-
-def test_a_wrong_begin_of_an_index_file(index):
-    path, file, _ = index
-    patch_number(file, 16, ">q", lambda offset: offset + 1)
-
-    assert places(run(path).findings) == [("index-header", f"index/{file.name}", 16)]
-
-
-def test_an_index_file_from_before_the_clock_went_back_is_only_warned_of(index):
-    path, file, _ = index
-    patch_number(file, 8, ">q", lambda end: end - 10**9)  # before the begin
+    file, _ = index(0)(expected)
+    patch_number(path / file, 8, ">q", plus(-(10**9)))  # the end, before the begin
 
     report = run(path)
 
-    assert places(report.findings) == [("index-header", f"index/{file.name}", 0)]
+    assert places(report.findings) == [("index-header", file, 0)]
     assert (report.faults, report.warnings) == (0, 1)
 
 
-def test_an_entry_whose_record_has_no_such_key(index):
-    path, file, expected = index
-    number, _ = chained_entry(expected)
-    patch_number(file, entry_at(number), ">i", lambda value: value + SLOTS)  # the same slot
+def test_an_entry_whose_record_has_no_such_key(plain):
+    path, expected = plain
+    file, position = index_entry(expected)
+    patch_number(path / file, position, ">i", plus(SLOTS))  # the same slot
 
     found = run(path)
 
-    assert places(faults(found)) == [("index-key", f"index/{file.name}", entry_at(number))]
+    assert places(faults(found)) == [("index-key", file, position)]
     assert [finding.kind for finding in warnings(found)] == ["index-missing"]
 
 
-def test_an_entry_that_points_between_records(index):
-    path, file, expected = index
-    number, _ = chained_entry(expected)
-    patch_number(file, entry_at(number) + 4, ">q", lambda offset: offset + 1)
+def test_an_entry_that_points_between_records(plain):
+    path, expected = plain
+    file, position = index_entry(expected)
+    patch_number(path / file, position + 4, ">q", plus(1))
 
     (fault,) = faults(run(path))
 
-    assert (fault.kind, fault.position) == ("index-key", entry_at(number))
+    assert (fault.kind, fault.position) == ("index-key", position)
     assert "where no record begins" in fault.message
 
 
-def test_an_entry_with_a_wrong_time(index):
-    path, file, expected = index
-    number, _ = chained_entry(expected)
-    patch_number(file, entry_at(number) + 12, ">i", lambda seconds: seconds + 60)
-
-    assert places(run(path).findings) == [("index-time", f"index/{file.name}", entry_at(number))]
-
-
-def test_an_index_file_of_the_wrong_size(index):
-    path, file, _ = index
-    with open(file, "ab") as end:
-        end.write(b"x")
-
-    assert ("index-file-size", f"index/{file.name}", -1) in places(faults(run(path)))
-
-
-def test_keys_that_are_not_in_the_index_are_a_warning(index):
-    path, file, _ = index
-    file.unlink()
+@pytest.mark.parametrize("missing", ["index", "checkpoint"])
+def test_a_missing_index_file_or_checkpoint_is_a_warning(plain, missing):
+    path, expected = plain
+    file = index(0)(expected)[0] if missing == "index" else missing
+    (path / file).unlink()
 
     found = run(path)
 
     assert found.faults == 0
-    assert [finding.kind for finding in found.findings] == ["index-missing"]
+    kind = "index-missing" if missing == "index" else "checkpoint"
+    assert [finding.kind for finding in found.findings] == [kind]
 
 
 def test_an_index_without_any_order_is_not_compared_and_that_is_told(tmp_path):
@@ -554,31 +530,6 @@ def test_an_index_without_any_order_is_not_compared_and_that_is_told(tmp_path):
 
 
 # Checkpoint
-
-
-@pytest.mark.parametrize("word", range(6))
-def test_a_checkpoint_ahead_of_the_store(plain, word):
-    path, _ = plain
-    patch(path / "checkpoint", word * 8, struct.pack(">q", 1 << 60))
-
-    assert places(run(path).findings) == [("checkpoint", "checkpoint", word * 8)]
-
-
-def test_a_negative_time_in_the_checkpoint(plain):
-    path, _ = plain
-    patch(path / "checkpoint", 0, struct.pack(">q", -5))
-
-    assert places(faults(run(path))) == [("checkpoint", "checkpoint", 0)]
-
-
-def test_a_missing_checkpoint_is_a_warning(plain):
-    path, _ = plain
-    (path / "checkpoint").unlink()
-
-    found = run(path)
-
-    assert found.faults == 0
-    assert places(found.findings) == [("checkpoint", "checkpoint", -1)]
 
 
 # Telling

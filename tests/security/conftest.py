@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kourou.namesrv import NameServer, NameServerConfig
-from support.sites.broker import Site, loop_thread, run_on, running
+from support.sites.broker import Site, running
+from support.sites.name_server import started
 
 SECRET = "of-the-broker"
 BROKER_FILE = {
@@ -52,13 +53,5 @@ def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NameServer
     write(file, {**NAME_SERVER_FILE, "kvConfigPath": str(directory / "kvConfig.json")})
     config = NameServerConfig.load(file)
     config.bind_address, config.listen_port = "127.0.0.1", 0
-    with loop_thread() as loop:
-
-        async def start() -> NameServer:
-            server = NameServer(config)
-            await server.start()
-            return server
-
-        server = run_on(loop, start())
+    with started(config) as (server, _):
         yield server
-        run_on(loop, server.stop())

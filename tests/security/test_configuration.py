@@ -111,7 +111,7 @@ both_servers = pytest.mark.parametrize("attacked", ["broker", "name server"], in
         "a NUL",
     ],
 )
-def test_what_names_a_place_is_refused_in_every_form(attacked: Attacked, key: str, form: str) -> None:
+def test_what_names_a_place_is_refused_in_every_form(attacked, key, form):
     before, on_disk = attacked.config(), attacked.file.read_bytes()
     escaped = f"\\u{ord(key[0]):04x}{key[1:]}"
     body = form.format(key=key, value=EVIL, escaped=escaped, harmless=attacked.harmless)
@@ -132,7 +132,7 @@ def test_what_names_a_place_is_refused_in_every_form(attacked: Attacked, key: st
         "\\ x",
     ],
 )
-def test_a_value_brings_no_key_along(attacked: Attacked, value: str) -> None:
+def test_a_value_brings_no_key_along(attacked, value):
     """What is kept in the file is read back at the next start as it was: one value, of one key."""
     before = attacked.load(attacked.file)
     for key in (attacked.harmless, "myOwnKey"):
@@ -151,7 +151,7 @@ def test_a_value_brings_no_key_along(attacked: Attacked, value: str) -> None:
 
 
 @both_servers
-def test_a_file_that_only_its_owner_reads_stays_so(attacked: Attacked) -> None:
+def test_a_file_that_only_its_owner_reads_stays_so(attacked):
     """There may be secrets in it; so there are in what it was before."""
     assert attacked.change(f"{attacked.harmless}=quiet").code == ResponseCode.SUCCESS
     for file in (attacked.file, attacked.file.with_name(attacked.file.name + ".bak")):
@@ -159,7 +159,7 @@ def test_a_file_that_only_its_owner_reads_stays_so(attacked: Attacked) -> None:
 
 
 @both_servers
-def test_no_secret_is_logged_or_shown(attacked: Attacked, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_secret_is_logged_or_shown(attacked, caplog):
     caplog.set_level(logging.DEBUG)
     answer = attacked.change('initAuthenticationUser={"username":"x","password":"just-tried"}')
     assert answer.code == ResponseCode.NO_PERMISSION

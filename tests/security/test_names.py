@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from kourou.broker.handlers import make_handlers
-from kourou.namesrv import NameServer
 from kourou.namesrv.handlers import HANDLERS as NAME_SERVER
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
-from support.sites.broker import Peer, Site, running, send_request
+from support.sites.broker import Peer, running, send_request
 
 TRICKS = (
     "..", ".", "../evil", "../../../../tmp/evil", "/tmp/evil", "a/../../evil", "a/b", "a\\..\\evil",
@@ -122,7 +121,7 @@ def strange(found: set[Path]) -> list[Path]:
 
 
 @pytest.mark.parametrize("name", TRICKS, ids=ascii)
-def test_no_request_makes_a_file_elsewhere(site: Site, name_server: NameServer, name: str) -> None:
+def test_no_request_makes_a_file_elsewhere(site, name_server, name):
     root = Path(site.broker.config.broker_config_path).parent
     site.make_topic("t")
     codes = sorted(int(code) for code in make_handlers(site.broker))
@@ -150,7 +149,7 @@ def test_no_request_makes_a_file_elsewhere(site: Site, name_server: NameServer, 
         (RequestCode.CONSUMER_SEND_MSG_BACK, "group"),
     ],
 )
-def test_nothing_of_such_a_name_is_made(site: Site, code: RequestCode, place: str, name: str) -> None:
+def test_nothing_of_such_a_name_is_made(site, code, place, name):
     site.make_topic("t")
     before = site.do(lambda: (set(site.broker.topics.topics), set(site.broker.groups.groups)))
     fields = {**dict.fromkeys(NAMES, "g"), **GOOD, "c": "TBW102", "defaultTopic": "TBW102"}
@@ -161,7 +160,7 @@ def test_nothing_of_such_a_name_is_made(site: Site, code: RequestCode, place: st
     assert site.do(lambda: (set(site.broker.topics.topics), set(site.broker.groups.groups))) == before
 
 
-def test_a_broker_that_was_tried_starts_again(tmp_path: Path) -> None:
+def test_a_broker_that_was_tried_starts_again(tmp_path):
     with running(tmp_path, {"enableLmq": "true", "enableMultiDispatch": "true"}) as site:
         site.make_topic("t")
         codes = sorted(int(code) for code in make_handlers(site.broker))

@@ -147,18 +147,13 @@ async def proved(at: Connected, credentials: Credentials) -> bytes:
     ],
     ids=["report", "nothing", "-1", "other version", "half a hello", "half a report", "http", "many reports"],
 )
-def test_whoever_does_not_prove_who_it_is_reads_no_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes
-) -> None:
+async def test_whoever_does_not_prove_who_it_is_reads_no_byte(tmp_path, monkeypatch, said):
     monkeypatch.setattr(replication_master, "PENDING_TIMEOUT_S", 0.2)
 
-    async def main() -> None:
-        async with master_of(tmp_path, GUARDED) as master, connected(master) as (reader, writer):
-            writer.write(said)
-            assert await all_of(reader) == b""
-            assert not master.replication.slaves
-
-    run(main())
+    async with master_of(tmp_path, GUARDED) as master, connected(master) as (reader, writer):
+        writer.write(said)
+        assert await all_of(reader) == b""
+        assert not master.replication.slaves
 
 
 def _short(nonce: bytes) -> bytes:
@@ -195,73 +190,59 @@ def _other_names(nonce: bytes) -> bytes:
         "other nonce of the slave", "zeros", "flood",
     ],
 )  # fmt: skip
-def test_a_wrong_proof_is_closed_and_reads_no_byte(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    answer: Callable[[bytes], bytes],
-) -> None:
+async def test_a_wrong_proof_is_closed_and_reads_no_byte(tmp_path, monkeypatch, caplog, answer):
     monkeypatch.setattr(replication_master, "PENDING_TIMEOUT_S", 0.2)
 
-    async def main() -> None:
-        async with master_of(tmp_path, GUARDED) as master:
-            master.access.create_user({"username": "normal", "password": "normal-secret"})
-            off = {"username": "off", "password": "off-secret", "userType": "Super", "userStatus": "disable"}
-            master.access.create_user(off)
-            async with connected(master) as at:
-                at[1].write(answer(await challenge_of(at)) + bytes(8))
-                assert await all_of(at[0]) == b""
-            assert not master.replication.slaves
-
-    run(main())
+    async with master_of(tmp_path, GUARDED) as master:
+        master.access.create_user({"username": "normal", "password": "normal-secret"})
+        off = {"username": "off", "password": "off-secret", "userType": "Super", "userStatus": "disable"}
+        master.access.create_user(off)
+        async with connected(master) as at:
+            at[1].write(answer(await challenge_of(at)) + bytes(8))
+            assert await all_of(at[0]) == b""
+        assert not master.replication.slaves
     assert "is turned away" in caplog.text
     assert "inner-secret" not in caplog.text
 
 
-def test_proofs_that_were_heard_are_of_no_use_again(tmp_path: Path) -> None:
+async def test_proofs_that_were_heard_are_of_no_use_again(tmp_path):
     """Neither those of a slave on another connection, nor those of a master sent back to it."""
 
-    async def main() -> None:
-        async with master_of(tmp_path, GUARDED) as master, connected(master) as at:
-            nonce, said = await challenge_of(at), said_by("inner")
-            heard = said + proof("inner-secret", OF_SLAVE, nonce, said)
-            at[1].write(heard + bytes(8))
-            of_master = await at[0].readexactly(32)
-            assert len(await at[0].readexactly(12 + end_of(master))) > 12
-            for again in (heard, said + of_master):
-                async with connected(master) as other:
-                    assert await challenge_of(other) != nonce
-                    other[1].write(again + bytes(8))
-                    assert await all_of(other[0]) == b""
-            assert len(master.replication.slaves) == 1
-
-    run(main())
+    async with master_of(tmp_path, GUARDED) as master, connected(master) as at:
+        nonce, said = await challenge_of(at), said_by("inner")
+        heard = said + proof("inner-secret", OF_SLAVE, nonce, said)
+        at[1].write(heard + bytes(8))
+        of_master = await at[0].readexactly(32)
+        assert len(await at[0].readexactly(12 + end_of(master))) > 12
+        for again in (heard, said + of_master):
+            async with connected(master) as other:
+                assert await challenge_of(other) != nonce
+                other[1].write(again + bytes(8))
+                assert await all_of(other[0]) == b""
+        assert len(master.replication.slaves) == 1
 
 
 @pytest.mark.parametrize("user", [INNER, ADMIN], ids=["inner", "super"])
-def test_the_inner_user_and_super_users_are_given_the_log_until_they_are_disabled(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, user: Credentials
-) -> None:
-    async def main() -> None:
-        async with master_of(tmp_path, GUARDED) as master, connected(master) as at:
-            await proved(at, user)
-            block = await at[0].readexactly(12 + end_of(master))
-            assert struct.unpack(">qi", block[:12]) == (0, end_of(master))
-            assert b"of the log" in block
-            await until(lambda: master.replication.slaves)
-            master.access.update_user({"username": user.access_key, "userStatus": "disable"})
-            await all_of(at[0])
-            await until(lambda: not master.replication.slaves)
-            async with connected(master) as again:
-                nonce, said = await challenge_of(again), said_by(user.access_key)
-                again[1].write(said + proof(user.secret_key, OF_SLAVE, nonce, said) + bytes(8))
-                assert await all_of(again[0]) == b""
-
-    run(main())
+async def test_the_inner_user_and_super_users_are_given_the_log_until_they_are_disabled(
+    tmp_path, caplog, user
+):
+    async with master_of(tmp_path, GUARDED) as master, connected(master) as at:
+        await proved(at, user)
+        block = await at[0].readexactly(12 + end_of(master))
+        assert struct.unpack(">qi", block[:12]) == (0, end_of(master))
+        assert b"of the log" in block
+        await until(lambda: master.replication.slaves)
+        master.access.update_user({"username": user.access_key, "userStatus": "disable"})
+        await all_of(at[0])
+        await until(lambda: not master.replication.slaves)
+        async with connected(master) as again:
+            nonce, said = await challenge_of(again), said_by(user.access_key)
+            again[1].write(said + proof(user.secret_key, OF_SLAVE, nonce, said) + bytes(8))
+            assert await all_of(again[0]) == b""
     assert "its user is no longer accepted" in caplog.text
 
 
-def test_any_bytes_in_any_pieces_are_a_right_proof_or_refused() -> None:
+def test_any_bytes_in_any_pieces_are_a_right_proof_or_refused():
     """What comes in one piece or byte by byte is judged the same, and nothing of it is kept."""
     chance = random.Random(7)
     admission = Admission({"inner": "inner-secret"}.get, lambda host: False)
@@ -327,47 +308,37 @@ async def acknowledge(at: Connected) -> None:
     ],
     ids=["guarded", "least replicas", "trusted elsewhere", "trusted", "open", "not proved by itself"],
 )
-def test_a_slave_without_a_proof_counts_only_where_a_setting_says_so(
-    tmp_path: Path, more: dict[str, str], wanted: int
-) -> None:
-    async def main() -> None:
-        config = {**GUARDED, "brokerRole": "SYNC_MASTER", **more}
-        async with master_of(tmp_path, config) as master, connected(master) as at:
-            at[1].write(bytes(8))
-            lying = asyncio.ensure_future(acknowledge(at))
-            if wanted == ResponseCode.SUCCESS:
-                await until(lambda: master.replication.slaves)
-            else:
-                await lying
-            found = await statuses(master, 20)
-            assert [code == wanted for code in found] == [True] * 20, found
-            lying.cancel()
-
-    run(main())
+async def test_a_slave_without_a_proof_counts_only_where_a_setting_says_so(tmp_path, more, wanted):
+    config = {**GUARDED, "brokerRole": "SYNC_MASTER", **more}
+    async with master_of(tmp_path, config) as master, connected(master) as at:
+        at[1].write(bytes(8))
+        lying = asyncio.ensure_future(acknowledge(at))
+        if wanted == ResponseCode.SUCCESS:
+            await until(lambda: master.replication.slaves)
+        else:
+            await lying
+        found = await statuses(master, 20)
+        assert [code == wanted for code in found] == [True] * 20, found
+        lying.cancel()
 
 
-def test_a_pair_with_access_control_replicates_and_its_slave_counts(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_pair_with_access_control_replicates_and_its_slave_counts(tmp_path, caplog):
     caplog.set_level(logging.INFO)
 
-    async def main() -> None:
-        config = {**GUARDED, "brokerRole": "SYNC_MASTER"}
-        async with (
-            master_of(tmp_path, config) as master,
-            slave_of(tmp_path, master.config.ha_address, GUARDED) as slave,
-        ):
-            await until(lambda: end_of(slave) == end_of(master))
-            assert await statuses(master, 20) == [ResponseCode.SUCCESS] * 20
-            assert end_of(slave) == end_of(master)
-            assert slave.master_is_up
-
-    run(main())
+    config = {**GUARDED, "brokerRole": "SYNC_MASTER"}
+    async with (
+        master_of(tmp_path, config) as master,
+        slave_of(tmp_path, master.config.ha_address, GUARDED) as slave,
+    ):
+        await until(lambda: end_of(slave) == end_of(master))
+        assert await statuses(master, 20) == [ResponseCode.SUCCESS] * 20
+        assert end_of(slave) == end_of(master)
+        assert slave.master_is_up
     assert "('broker-a:1', user 'inner') has the log up to 0" in caplog.text
 
 
 @needs_openssl
-def test_proofs_go_in_tls_too(tmp_path: Path) -> None:
+async def test_proofs_go_in_tls_too(tmp_path):
     authority = Authority(tmp_path, "authority")
     certificate = authority.sign("broker")
     tls = TlsConfig(
@@ -376,15 +347,12 @@ def test_proofs_go_in_tls_too(tmp_path: Path) -> None:
     )  # fmt: skip
     config = {**GUARDED, "haTlsEnable": "true"}
 
-    async def main() -> None:
-        async with master_of(tmp_path, config, tls) as master:
-            async with slave_of(tmp_path, master.config.ha_address, config, tls) as slave:
-                await until(lambda: end_of(slave) == end_of(master))
-            async with connected(master, ssl=tls.client_context(), server_hostname="") as at:
-                at[1].write(bytes(8))
-                assert await all_of(at[0]) == b""
-
-    run(main())
+    async with master_of(tmp_path, config, tls) as master:
+        async with slave_of(tmp_path, master.config.ha_address, config, tls) as slave:
+            await until(lambda: end_of(slave) == end_of(master))
+        async with connected(master, ssl=tls.client_context(), server_hostname="") as at:
+            at[1].write(bytes(8))
+            assert await all_of(at[0]) == b""
 
 
 # Which master a slave believes
@@ -402,9 +370,7 @@ def test_proofs_go_in_tls_too(tmp_path: Path) -> None:
         ("closes after the proof", "does not accept user 'inner'"),
     ],
 )
-def test_a_slave_takes_nothing_from_a_master_without_the_secret(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, wanted: str
-) -> None:
+async def test_a_slave_takes_nothing_from_a_master_without_the_secret(tmp_path, caplog, kind, wanted):
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert await reader.readexactly(8) == HELLO
         block = struct.pack(">qi", 0, 100) + bytes(100)
@@ -427,46 +393,35 @@ def test_a_slave_takes_nothing_from_a_master_without_the_secret(
             await all_of(reader)
         writer.close()
 
-    async def main() -> None:
-        server = await asyncio.start_server(play, HOST, 0)
-        address = f"{HOST}:{server.sockets[0].getsockname()[1]}"
-        async with slave_of(tmp_path, address, GUARDED) as slave:
-            await until(lambda: wanted in caplog.text)
-            assert end_of(slave) == 0
-            assert not slave.master_is_up
-        server.close()
-
-    run(main())
+    server = await asyncio.start_server(play, HOST, 0)
+    address = f"{HOST}:{server.sockets[0].getsockname()[1]}"
+    async with slave_of(tmp_path, address, GUARDED) as slave:
+        await until(lambda: wanted in caplog.text)
+        assert end_of(slave) == 0
+        assert not slave.master_is_up
+    server.close()
     assert "nothing is replicated" in caplog.text
     assert "inner-secret" not in caplog.text
 
 
-def test_a_slave_under_a_master_without_access_control_needs_one_setting(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def main() -> None:
-        async with master_of(tmp_path, {}) as master:
-            async with slave_of(tmp_path, master.config.ha_address, GUARDED) as slave:
-                await until(lambda: "set haAuthenticationEnable=false here" in caplog.text)
-                assert end_of(slave) == 0
-            alone = {**GUARDED, "haAuthenticationEnable": "false"}
-            async with slave_of(tmp_path, master.config.ha_address, alone) as slave:
-                await until(lambda: end_of(slave) == end_of(master))
-
-    run(main())
-
-
-def test_slaves_may_be_given_access_control_before_their_master(tmp_path: Path) -> None:
-    """A master that knows the user proves itself, whether it wants proofs or not."""
-
-    async def main() -> None:
-        async with (
-            master_of(tmp_path, INNER_KEY) as master,
-            slave_of(tmp_path, master.config.ha_address, GUARDED) as slave,
-        ):
+async def test_a_slave_under_a_master_without_access_control_needs_one_setting(tmp_path, caplog):
+    async with master_of(tmp_path, {}) as master:
+        async with slave_of(tmp_path, master.config.ha_address, GUARDED) as slave:
+            await until(lambda: "set haAuthenticationEnable=false here" in caplog.text)
+            assert end_of(slave) == 0
+        alone = {**GUARDED, "haAuthenticationEnable": "false"}
+        async with slave_of(tmp_path, master.config.ha_address, alone) as slave:
             await until(lambda: end_of(slave) == end_of(master))
 
-    run(main())
+
+async def test_slaves_may_be_given_access_control_before_their_master(tmp_path):
+    """A master that knows the user proves itself, whether it wants proofs or not."""
+
+    async with (
+        master_of(tmp_path, INNER_KEY) as master,
+        slave_of(tmp_path, master.config.ha_address, GUARDED) as slave,
+    ):
+        await until(lambda: end_of(slave) == end_of(master))
 
 
 @pytest.mark.parametrize(
@@ -481,21 +436,16 @@ def test_slaves_may_be_given_access_control_before_their_master(tmp_path: Path) 
     ],
     ids=["no credentials", "no access control", "credentials alone"],
 )
-def test_a_slave_that_cannot_prove_who_it_is_says_what_to_set(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, config: dict[str, str], advice: str
-) -> None:
-    async def main() -> None:
-        async with (
-            master_of(tmp_path, GUARDED) as master,
-            slave_of(tmp_path, master.config.ha_address, config) as slave,
-        ):
-            await until(lambda: advice in caplog.text)
-            assert end_of(slave) == 0
-
-    run(main())
+async def test_a_slave_that_cannot_prove_who_it_is_says_what_to_set(tmp_path, caplog, config, advice):
+    async with (
+        master_of(tmp_path, GUARDED) as master,
+        slave_of(tmp_path, master.config.ha_address, config) as slave,
+    ):
+        await until(lambda: advice in caplog.text)
+        assert end_of(slave) == 0
 
 
-def test_settings_of_the_port_are_checked_at_the_start() -> None:
+def test_settings_of_the_port_are_checked_at_the_start():
     assert not AuthConfig.read({}).ha_authentication_enabled
     assert AuthConfig.read({"authenticationEnabled": "true"}).ha_authentication_enabled
     assert AuthConfig.read({"haAuthenticationEnable": "true"}).ha_authentication_enabled
@@ -517,9 +467,7 @@ ANYWHERE = {"bindAddress": "0.0.0.0"}
 
 
 @pytest.mark.parametrize("role", ["ASYNC_MASTER", "SYNC_MASTER"])
-def test_a_master_with_access_control_does_not_start_with_a_port_for_anybody(
-    tmp_path: Path, role: str
-) -> None:
+def test_a_master_with_access_control_does_not_start_with_a_port_for_anybody(tmp_path, role):
     config = {**GUARDED, **ROLES[role], "haAuthenticationEnable": "false"}
     with pytest.raises(ConfigError, match="haTrustedSlaves") as refused:
         Broker(broker_config(tmp_path, config))
@@ -527,27 +475,22 @@ def test_a_master_with_access_control_does_not_start_with_a_port_for_anybody(
     assert Broker(broker_config(tmp_path, {**config, "haTrustedSlaves": "0.0.0.0/0,::/0"})) is not None
 
 
-def test_a_slave_that_believes_its_master_gives_the_log_to_nobody(tmp_path: Path) -> None:
+async def test_a_slave_that_believes_its_master_gives_the_log_to_nobody(tmp_path):
     """Under Java's master: what it takes without a proof, it does not hand on without one."""
 
-    async def main() -> None:
-        alone = {**GUARDED, "haAuthenticationEnable": "false"}
-        async with (
-            master_of(tmp_path, {}) as master,
-            slave_of(tmp_path, master.config.ha_address, alone) as slave,
-            connected(slave) as at,
-        ):
-            await until(lambda: end_of(slave) == end_of(master))
-            at[1].write(bytes(8))
-            assert await at[0].read() == b""
-
-    run(main())
+    alone = {**GUARDED, "haAuthenticationEnable": "false"}
+    async with (
+        master_of(tmp_path, {}) as master,
+        slave_of(tmp_path, master.config.ha_address, alone) as slave,
+        connected(slave) as at,
+    ):
+        await until(lambda: end_of(slave) == end_of(master))
+        at[1].write(bytes(8))
+        assert await at[0].read() == b""
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_broker_in_tls_alone_does_not_send_its_log_in_the_clear_unless_it_is_told_so(
-    tmp_path: Path, role: str
-) -> None:
+def test_a_broker_in_tls_alone_does_not_send_its_log_in_the_clear_unless_it_is_told_so(tmp_path, role):
     config = {**ROLES[role], **ANYWHERE}
     for more in ({}, {"haTlsEnable": "false"}, {"haPlaintextAllowed": "false"}):
         with pytest.raises(ConfigError, match="haPlaintextAllowed=true") as refused:
@@ -559,7 +502,7 @@ def test_a_broker_in_tls_alone_does_not_send_its_log_in_the_clear_unless_it_is_t
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost"])
-def test_what_does_not_leave_the_machine_may_be_in_the_clear(tmp_path: Path, address: str) -> None:
+def test_what_does_not_leave_the_machine_may_be_in_the_clear(tmp_path, address):
     """A slave's master may be anywhere, wherever the slave listens."""
     at = {"bindAddress": address}
     assert Broker(broker_config(tmp_path, at), tls=ENFORCING) is not None
@@ -568,7 +511,7 @@ def test_what_does_not_leave_the_machine_may_be_in_the_clear(tmp_path: Path, add
 
 
 @pytest.mark.parametrize("key", ["haTlsEnable", "haPlaintextAllowed"])
-def test_a_key_of_the_port_that_is_neither_true_nor_false_is_an_error(tmp_path: Path, key: str) -> None:
+def test_a_key_of_the_port_that_is_neither_true_nor_false_is_an_error(tmp_path, key):
     """`haTlsEnable=yes` was taken for false."""
     with pytest.raises(ConfigError, match=f"{key}=yes"):
         Broker(broker_config(tmp_path, {**ANYWHERE, key: "yes"}), tls=ENFORCING)
@@ -598,9 +541,7 @@ async def idle(master: Broker, count: int, said: bytes = b"") -> AsyncIterator[N
     [(b"", 64), (b"", 1000), (b"\0", 64), (HELLO, 64)],
     ids=["nothing", "a thousand", "a byte", "the hello"],
 )
-def test_idle_connections_keep_no_slave_out(
-    tmp_path: Path, config: dict[str, str], said: bytes, count: int
-) -> None:
+async def test_idle_connections_keep_no_slave_out(tmp_path, config, said, count):
     """A slave is taken on its first try, whether it came before them or after."""
 
     async def enter(at: Connected) -> None:
@@ -609,23 +550,20 @@ def test_idle_connections_keep_no_slave_out(
         else:
             at[1].write(bytes(8))
 
-    async def main() -> None:
-        async with (
-            master_of(tmp_path, config) as master,
-            connected(master) as before,
-            idle(master, count, said),
-            connected(master) as after,
-        ):
-            for number, at in enumerate((before, after)):
-                await enter(at)
-                assert len(await at[0].readexactly(12 + end_of(master))) > 12
-                await until(lambda number=number: len(master.replication.slaves) == number + 1)  # type: ignore[misc]
-
-    run(main())
+    async with (
+        master_of(tmp_path, config) as master,
+        connected(master) as before,
+        idle(master, count, said),
+        connected(master) as after,
+    ):
+        for number, at in enumerate((before, after)):
+            await enter(at)
+            assert len(await at[0].readexactly(12 + end_of(master))) > 12
+            await until(lambda number=number: len(master.replication.slaves) == number + 1)  # type: ignore[misc]
 
 
 @needs_openssl
-def test_connections_that_do_not_begin_tls_keep_no_slave_out(tmp_path: Path) -> None:
+async def test_connections_that_do_not_begin_tls_keep_no_slave_out(tmp_path):
     authority = Authority(tmp_path, "authority")
     certificate = authority.sign("broker")
     tls = TlsConfig(
@@ -634,21 +572,16 @@ def test_connections_that_do_not_begin_tls_keep_no_slave_out(tmp_path: Path) -> 
     )  # fmt: skip
     client = tls.client_context()
 
-    async def main() -> None:
-        async with (
-            master_of(tmp_path, {"haTlsEnable": "true"}, tls) as master,
-            idle(master, 200),
-            connected(master, ssl=client, server_hostname="") as (reader, writer),
-        ):
-            writer.write(bytes(8))
-            assert len(await reader.readexactly(12 + end_of(master))) > 12
-
-    run(main())
+    async with (
+        master_of(tmp_path, {"haTlsEnable": "true"}, tls) as master,
+        idle(master, 200),
+        connected(master, ssl=client, server_hostname="") as (reader, writer),
+    ):
+        writer.write(bytes(8))
+        assert len(await reader.readexactly(12 + end_of(master))) > 12
 
 
-def test_a_connection_has_little_time_even_if_it_speaks_byte_by_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connection_has_little_time_even_if_it_speaks_byte_by_byte(tmp_path, monkeypatch):
     monkeypatch.setattr(replication_master, "PENDING_TIMEOUT_S", 0.5)
 
     async def trickle(at: Connected) -> None:
@@ -658,25 +591,17 @@ def test_a_connection_has_little_time_even_if_it_speaks_byte_by_byte(
                 at[1].write(b"\x01")
                 await asyncio.sleep(0.05)
 
-    async def main() -> None:
-        async with master_of(tmp_path, {**GUARDED}) as master, connected(master) as at:
-            slow = asyncio.ensure_future(trickle(at))
-            assert len(await all_of(at[0])) == 40
-            slow.cancel()
-            await asyncio.gather(slow, return_exceptions=True)
-
-    run(main())
+    async with master_of(tmp_path, {**GUARDED}) as master, connected(master) as at:
+        slow = asyncio.ensure_future(trickle(at))
+        assert len(await all_of(at[0])) == 40
+        slow.cancel()
+        await asyncio.gather(slow, return_exceptions=True)
 
 
-def test_many_wrong_reports_of_one_address_are_one_line_of_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def main() -> None:
-        async with master_of(tmp_path, {}) as master:
-            for number in range(20):
-                async with connected(master) as (reader, writer):
-                    writer.write(struct.pack(">q", 1 << 40 | number))
-                    assert await all_of(reader) == b""
-
-    run(main())
+async def test_many_wrong_reports_of_one_address_are_one_line_of_the_log(tmp_path, caplog):
+    async with master_of(tmp_path, {}) as master:
+        for number in range(20):
+            async with connected(master) as (reader, writer):
+                writer.write(struct.pack(">q", 1 << 40 | number))
+                assert await all_of(reader) == b""
     assert caplog.text.count("is turned away") == 1

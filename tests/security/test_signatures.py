@@ -50,7 +50,7 @@ def changed(request: RemotingCommand, **values: str) -> RemotingCommand:
     return RemotingCommand(request.code, {**request.ext_fields, **values}, request.body)
 
 
-def test_a_copy_is_as_good_as_the_first_until_the_user_is_changed(site: Site) -> None:
+def test_a_copy_is_as_good_as_the_first_until_the_user_is_changed(site):
     """From another connection, and as often as somebody likes: only TLS keeps it from who listens."""
     signed = APP.sign(send_request("mine"))
     for _ in range(3):
@@ -65,7 +65,7 @@ def test_a_copy_is_as_good_as_the_first_until_the_user_is_changed(site: Site) ->
     site.do(site.broker.access.update_user, {"username": "app", "userStatus": "enable"})
 
 
-def test_a_copy_does_nothing_that_its_user_may_not_do(site: Site) -> None:
+def test_a_copy_does_nothing_that_its_user_may_not_do(site):
     """The code is not signed: another one is let through to the lists, which do not allow it."""
     signed = APP.sign(send_request("mine"))
     before = site.log_end()
@@ -95,21 +95,21 @@ def test_a_copy_does_nothing_that_its_user_may_not_do(site: Site) -> None:
     ],
     ids=str,
 )
-def test_whatever_is_changed_of_a_signed_request_is_seen(site: Site, values: dict[str, str]) -> None:
+def test_whatever_is_changed_of_a_signed_request_is_seen(site, values):
     signed = APP.sign(send_request("mine"))
     before = site.log_end()
     assert ask(site, changed(signed, **values)) == ResponseCode.NO_PERMISSION
     assert site.log_end() == before
 
 
-def test_a_body_that_is_changed_is_seen(site: Site) -> None:
+def test_a_body_that_is_changed_is_seen(site):
     signed = APP.sign(send_request("mine", b"one"))
     for body in (b"two", b"", None, b"one" * 1000):
         request = RemotingCommand(signed.code, dict(signed.ext_fields), body)
         assert ask(site, request) == ResponseCode.NO_PERMISSION
 
 
-def test_names_of_users_are_compared_as_they_are(site: Site) -> None:
+def test_names_of_users_are_compared_as_they_are(site):
     for name in ("Admin", "admin ", " admin", "admin\x00", "ADMIN", "admin\n", ""):
         assert (
             ask(site, Credentials(name, "admin-secret").sign(send_request("mine")))
@@ -124,7 +124,7 @@ HEADERS = sorted(
 
 
 @pytest.mark.parametrize("header", [found for found in HEADERS if found is not Header])
-def test_an_empty_field_that_is_added_decides_nothing(header: type[Header]) -> None:
+def test_an_empty_field_that_is_added_decides_nothing(header):
     """It adds nothing to what is signed: a text that is empty is as one that is missing."""
     values = {"str": "x", "Int": "1", "Long": "1", "bool": "true"}
     given = {

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import shutil
 import ssl
 import subprocess
 import sys
@@ -29,26 +28,16 @@ from kourou.remoting.protocol.topic_config import TopicConfig
 from kourou.remoting.signing import Credentials
 from kourou.remoting.tls import ClientAuth, TlsConfig, TlsMode
 from kourou.store.put import InnerMessage
-from support.loops import run, until
+from support.loops import until
 from support.recorded.wire import free_ports
 from support.sites.broker import broker_config
-from support.sites.certificates import certificates, needs_openssl
+from support.sites.certificates import RenewedFiles, certificates, fingerprint, needs_openssl
 from support.sites.servers import HOST, kourou, kourou_broker, kourou_name_server, write_broker_conf
 
 pytestmark = needs_openssl
 
 
-class Files:
-    """The certificate of all servers, in files that change."""
-
-    def __init__(self, directory: Path) -> None:
-        self.cert, self.key = directory / "server.pem", directory / "server.key"
-        self.put(certificates().server)
-
-    def put(self, certificate) -> None:
-        shutil.copyfile(certificate.cert, self.cert)
-        shutil.copyfile(certificate.key, self.key)
-
+class Files(RenewedFiles):
     def tls(self, **others) -> TlsConfig:
         """Everybody proves who it is, and plain text is spoken nowhere."""
         client = certificates().client
@@ -94,45 +83,36 @@ async def shown(port: int, tls: TlsConfig) -> str:
     return hashlib.sha256(found).hexdigest()
 
 
-def fingerprint(path: str) -> str:
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(Path(path).read_text())).hexdigest()
-
-
-def test_renewed_certificates_count_for_new_connections_everywhere(tmp_path, monkeypatch):
+async def test_renewed_certificates_count_for_new_connections_everywhere(tmp_path, monkeypatch):
     """At a broker, a name server and the link to a slave; connections that stand go on."""
     monkeypatch.setattr(tls_module, "RELOAD_CHECK_S", 0.0)
     files, made = Files(tmp_path), certificates()
     tls = files.tls()
 
-    async def main():
-        async with pair(tmp_path, tls) as (name_server, master, slave):
-            master.topics.update(TopicConfig("t", 4, 4))
-            ports = (master.config.listen_port, name_server.port, master.config.store.ha_listen_port)
-            assert master.put(InnerMessage.of("t", 0, b"before")).ok
-            await until(lambda: slave.store.max_offset("t", 0) == 1)
-            client = RemotingClient(tls=tls)
-            address = f"{HOST}:{ports[0]}"
-            await client.call(address, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
-            assert {await shown(port, tls) for port in ports} == {fingerprint(made.server.cert)}
-            follower = slave.replication.client
-            assert follower is not None
-            link = follower._connection
-            files.put(made.renewed)
-            assert {await shown(port, tls) for port in ports} == {fingerprint(made.renewed.cert)}
-            (old,) = client._connections
-            assert (
-                await client.call(address, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
-            ).code == 0
-            assert client._connections == {old}
-            assert master.put(InnerMessage.of("t", 0, b"after")).ok
-            await until(lambda: slave.store.max_offset("t", 0) == 2)
-            assert follower._connection is link
-            await client.close()
-
-    run("uvloop", main())
+    async with pair(tmp_path, tls) as (name_server, master, slave):
+        master.topics.update(TopicConfig("t", 4, 4))
+        ports = (master.config.listen_port, name_server.port, master.config.store.ha_listen_port)
+        assert master.put(InnerMessage.of("t", 0, b"before")).ok
+        await until(lambda: slave.store.max_offset("t", 0) == 1)
+        client = RemotingClient(tls=tls)
+        address = f"{HOST}:{ports[0]}"
+        await client.call(address, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
+        assert {await shown(port, tls) for port in ports} == {fingerprint(Path(made.server.cert))}
+        follower = slave.replication.client
+        assert follower is not None
+        link = follower._connection
+        files.put(made.renewed)
+        assert {await shown(port, tls) for port in ports} == {fingerprint(Path(made.renewed.cert))}
+        (old,) = client._connections
+        assert (await client.call(address, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))).code == 0
+        assert client._connections == {old}
+        assert master.put(InnerMessage.of("t", 0, b"after")).ok
+        await until(lambda: slave.store.max_offset("t", 0) == 2)
+        assert follower._connection is link
+        await client.close()
 
 
-def test_whoever_does_not_prove_who_it_is_reaches_no_server(tmp_path):
+async def test_whoever_does_not_prove_who_it_is_reaches_no_server(tmp_path):
     """Neither in plain text, nor without a certificate, nor with one of somebody else's authority."""
     tls = Files(tmp_path).tls()
     strange = certificates().strange_client
@@ -142,28 +122,25 @@ def test_whoever_does_not_prove_who_it_is_reaches_no_server(tmp_path):
         replace(tls, client_cert_path=strange.cert, client_key_path=strange.key),
     )
 
-    async def main():
-        async with pair(tmp_path, tls) as (name_server, master, slave):
-            ports = (master.config.listen_port, name_server.port, slave.config.listen_port)
-            for port in ports:
-                for config in refused:
-                    client = RemotingClient(tls=config)
-                    with pytest.raises(KourouError):
-                        await client.call(
-                            f"{HOST}:{port}", RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), 5
-                        )
-                    await client.close()
-            reader, writer = await asyncio.open_connection(HOST, master.config.store.ha_listen_port)
-            writer.write(bytes(8))  # a slave that has nothing, in plain text
-            assert await reader.read(1) == b""
-            writer.close()
-            await until(lambda: len(master.replication.slaves) == 1)
-
-    run("uvloop", main())
+    async with pair(tmp_path, tls) as (name_server, master, slave):
+        ports = (master.config.listen_port, name_server.port, slave.config.listen_port)
+        for port in ports:
+            for config in refused:
+                client = RemotingClient(tls=config)
+                with pytest.raises(KourouError):
+                    await client.call(
+                        f"{HOST}:{port}", RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), 5
+                    )
+                await client.close()
+        reader, writer = await asyncio.open_connection(HOST, master.config.store.ha_listen_port)
+        writer.write(bytes(8))  # a slave that has nothing, in plain text
+        assert await reader.read(1) == b""
+        writer.close()
+        await until(lambda: len(master.replication.slaves) == 1)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_a_client_in_tls_never_speaks_plain(loop):
+async def test_a_client_in_tls_never_speaks_plain(loop):
     """To a server without TLS: it says so, and what it sends is a hello of TLS each time."""
     heard: list[bytes] = []
 
@@ -171,22 +148,19 @@ def test_a_client_in_tls_never_speaks_plain(loop):
         heard.append(await reader.read(4096))
         writer.close()
 
-    async def main():
-        server = await asyncio.start_server(serve, HOST, 0)
-        address = f"{HOST}:{server.sockets[0].getsockname()[1]}"
-        client_id = make_client_id(HOST)
-        secret = Credentials("app", "app-secret")
-        core = ClientCore(address, client_id=client_id, tls=TlsConfig(enable=True), credentials=secret)
-        async with core:
-            with pytest.raises(KourouError, match="TLS is wanted here"):
-                await core.call(address, RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), 5)
-        async with Producer(address, group="P", tls=TlsConfig(enable=True), credentials=secret) as producer:
-            with pytest.raises(KourouError):
-                await producer.send(Message("t", b"secret body"))
-        server.close()
-        await server.wait_closed()
-
-    run(loop, main())
+    server = await asyncio.start_server(serve, HOST, 0)
+    address = f"{HOST}:{server.sockets[0].getsockname()[1]}"
+    client_id = make_client_id(HOST)
+    secret = Credentials("app", "app-secret")
+    core = ClientCore(address, client_id=client_id, tls=TlsConfig(enable=True), credentials=secret)
+    async with core:
+        with pytest.raises(KourouError, match="TLS is wanted here"):
+            await core.call(address, RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), 5)
+    async with Producer(address, group="P", tls=TlsConfig(enable=True), credentials=secret) as producer:
+        with pytest.raises(KourouError):
+            await producer.send(Message("t", b"secret body"))
+    server.close()
+    await server.wait_closed()
     assert len(heard) >= 2
     assert all(data[0] == tls_module.HELLO_BYTE for data in heard)
     assert not any(b"app" in data or b"secret" in data for data in heard)

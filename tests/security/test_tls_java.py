@@ -78,7 +78,7 @@ def ours(stack: ExitStack, directory: Path, files: Properties, more: dict[str, A
     return name_server.address, stack.enter_context(kourou("broker", "-c", str(conf))).address
 
 
-def test_javas_hook_signs_in_tls_too(real_java: Java, tmp_path: Path) -> None:
+def test_javas_hook_signs_in_tls_too(real_java, tmp_path):
     """The first half of the program of tests/interop/test_access.py, at servers that enforce TLS."""
     files = Properties(tmp_path, "enforcing")
     guarded = {
@@ -99,9 +99,7 @@ def test_javas_hook_signs_in_tls_too(real_java: Java, tmp_path: Path) -> None:
     assert report == {step: [] for step in steps}
 
 
-def test_java_clients_in_tls_and_in_plain_text_meet_at_permissive_servers(
-    real_java: Java, tmp_path: Path
-) -> None:
+def test_java_clients_in_tls_and_in_plain_text_meet_at_permissive_servers(real_java, tmp_path):
     files, sent = Properties(tmp_path, "permissive"), str(tmp_path / "sent.json")
     with ExitStack() as stack:
         address, _ = ours(stack, tmp_path, files, {})
@@ -111,9 +109,7 @@ def test_java_clients_in_tls_and_in_plain_text_meet_at_permissive_servers(
 
 
 @pytest.mark.parametrize("mode", [{}, {"tls.server.mode": "enforcing"}])
-def test_java_clients_need_nothing_but_tls_at_servers_without_a_certificate(
-    real_java: Java, tmp_path: Path, mode: dict[str, str]
-) -> None:
+def test_java_clients_need_nothing_but_tls_at_servers_without_a_certificate(real_java, tmp_path, mode):
     sent, tls, port = str(tmp_path / "sent.json"), "-Dtls.enable=true", free_ports(0)
     name_server_conf = tmp_path / "namesrv.conf"
     name_server_conf.write_text("".join(f"{key}={value}\n" for key, value in mode.items()))
@@ -126,7 +122,7 @@ def test_java_clients_need_nothing_but_tls_at_servers_without_a_certificate(
         interop(tmp_path, address, "consume", "--topic", "T", "--group", "G", "--expect", sent, options=tls)
 
 
-def test_a_java_client_in_tls_gets_nothing_from_a_server_without(real_java: Java, tmp_path: Path) -> None:
+def test_a_java_client_in_tls_gets_nothing_from_a_server_without(real_java, tmp_path):
     files = Properties(tmp_path, "disabled")
     with ExitStack() as stack:
         address, _ = ours(stack, tmp_path, files, {})
@@ -155,9 +151,7 @@ def java_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str,
         yield name_server.address, files
 
 
-def test_javas_broker_and_our_servers_and_clients_meet_in_tls_with_nothing_configured(
-    real_java: Java, tmp_path: Path
-) -> None:
+def test_javas_broker_and_our_servers_and_clients_meet_in_tls_with_nothing_configured(real_java, tmp_path):
     """Java's broker registers in TLS at our name server, and makes its own certificate for our clients."""
     tls = TlsConfig(enable=True)
     with (
@@ -173,7 +167,7 @@ def test_javas_broker_and_our_servers_and_clients_meet_in_tls_with_nothing_confi
             plain.send(Message("T", b"never"))
 
 
-def test_our_clients_speak_tls_to_javas_broker(java_server: tuple[str, Properties]) -> None:
+def test_our_clients_speak_tls_to_javas_broker(java_server):
     address, files = java_server
     tls = TlsConfig.from_properties({"tls.enable": "true", "tls.config.file": str(files.client)})
     with Producer(address, group="P", tls=tls, credentials=Credentials("a", "b")) as producer:
@@ -199,7 +193,7 @@ def test_our_clients_speak_tls_to_javas_broker(java_server: tuple[str, Propertie
         strange.send(Message("T", b"never"))
 
 
-def test_our_commands_speak_tls_to_javas_broker(java_server: tuple[str, Properties]) -> None:
+def test_our_commands_speak_tls_to_javas_broker(java_server):
     address, files = java_server
 
     def run(tls: str, *arguments: str) -> Any:

@@ -17,7 +17,7 @@ else:
 
 __all__ = ["WAIT_MS", "Browser", "BrowserContext", "Page", "expect", "running_browser", "seen_in_browser"]
 
-WAIT_MS = 30_000
+WAIT_MS = 120_000
 ARGUMENTS = [
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--no-first-run",

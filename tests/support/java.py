@@ -22,8 +22,8 @@ INTEROP = Path(__file__).resolve().parent.parent.parent / "interop"
 RUN = INTEROP / "run.sh"
 
 FETCH_TIMEOUT_S = 600  # a hundred jars over a slow line
-COMPILE_TIMEOUT_S = 120
-RUN_TIMEOUT_S = 120  # a golden store takes two seconds; a loaded build machine may need many times that
+COMPILE_TIMEOUT_S = 600
+RUN_TIMEOUT_S = 600  # a golden store takes two seconds; a loaded build machine may need many times that
 
 # MessageStoreConfig key -> option of StoreDump
 SIZE_OPTIONS = {

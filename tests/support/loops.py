@@ -1,19 +1,33 @@
-"""The two event loops that Kourou runs on."""
+"""The two event loops that Kourou runs on, and tests that are coroutines.
+
+`async def test_…` runs on the loop that its argument `loop` names, else on uvloop.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
 import uvloop
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
     "uvloop": uvloop.new_event_loop,
 }
-DEADLINE_S = 30  # of a test that hangs
+DEADLINE_S = 360  # of a test that hangs
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    values = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    run(str(values.get("loop", "uvloop")), pyfuncitem.obj(**values))
+    return True
 
 
 def run(loop: str, main: Coroutine[Any, Any, Any]) -> Any:
@@ -34,7 +48,7 @@ async def _bounded(main: Coroutine[Any, Any, Any]) -> Any:
 
 async def until(condition: Callable[[], object], what: str = "") -> None:
     """Wait for something to become true."""
-    deadline = time.monotonic() + DEADLINE_S / 2
+    deadline = time.monotonic() + DEADLINE_S / 3
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what or condition}"
         await asyncio.sleep(0.005)

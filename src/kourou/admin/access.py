@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kourou.admin.link import Link
+from kourou.admin.link import AdminError, Link
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode
 
@@ -26,6 +26,11 @@ class Access:
         """A user of a broker, without the secret; None if there is none."""
         found = await self._get(address, RequestCode.AUTH_GET_USER, {"username": name})
         return None if found is None else _without_secret(found)
+
+    async def require(self, addresses: Iterable[str], name: str) -> None:
+        """Raises AdminError where none of the brokers knows such a user."""
+        if not any((await self._link.each(addresses, lambda one: self.user(one, name))).values()):
+            raise AdminError(f"there is no user {name}: `kourou admin user list` has those that there are")
 
     async def create_user(self, addresses: Iterable[str], name: str, password: str, kind: str) -> list[str]:
         """A new user; the brokers that have it now."""

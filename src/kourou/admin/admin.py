@@ -13,6 +13,7 @@ from kourou.admin.messages import Messages
 from kourou.admin.metadata import Metadata
 from kourou.admin.name_servers import NameServers
 from kourou.admin.offsets import Offsets
+from kourou.admin.pops import Pops
 from kourou.admin.producers import Producers
 from kourou.admin.topics import Topics
 from kourou.client.core import ClientCore, local_ip, make_client_id
@@ -44,6 +45,7 @@ class Admin:
         self.brokers = Brokers(link)
         self.topics = Topics(link)
         self.groups = Groups(link)
+        self.pops = Pops(link, self.groups)
         self.producers = Producers(link)
         self.offsets = Offsets(link)
         self.messages = Messages(link)

@@ -7,7 +7,7 @@ from typing import Any
 
 from kourou.admin.groups import read_progress
 from kourou.admin.link import Link
-from kourou.admin.model import GroupProgress, QueueProgress
+from kourou.admin.model import GroupProgress
 from kourou.admin.name_servers import decode_table, properties_text
 from kourou.properties_file import parse_properties
 from kourou.remoting.protocol.codes import RequestCode
@@ -100,6 +100,27 @@ class Brokers:
         answer = await self._link.ask(address, RequestCode.GET_COLD_DATA_FLOW_CTR_INFO)
         return str(answer.body or b"", "utf-8")
 
+    async def set_cold_limit(
+        self, group: str, bytes_per_s: int | None, *, broker: str | None = None, cluster: str | None = None
+    ) -> list[str]:
+        """Limit what a group may read that is not in memory, or limit it no more (None); the addresses."""
+        addresses = await self._link.targets(cluster, broker)
+        is_set = bytes_per_s is not None
+        body = properties_text({group: str(bytes_per_s)}) if is_set else group.encode()
+        code = (
+            RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG
+            if is_set
+            else RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG
+        )
+        await self._link.each(addresses, lambda address: self._link.ask(address, code, None, body))
+        return addresses
+
+    async def set_read_ahead(self, broker: str, mode: str) -> str:
+        """Have the system read ahead in the log as usual (0), or not (1); what the broker says."""
+        address = await self._link.address_of(broker)
+        fields = {"READ_AHEAD_MODE": mode}
+        return (await self._link.ask(address, RequestCode.SET_COMMITLOG_READ_MODE, fields)).remark or ""
+
     # Replication
 
     async def ha_status(self, broker: str) -> dict[str, Any]:
@@ -112,13 +133,3 @@ class Brokers:
         """Tell a slave how far its master's disk is."""
         address = await self._link.address_of(broker)
         await self._link.ask(address, RequestCode.RESET_MASTER_FLUSH_OFFSET, ResetMasterFlushOffset(offset))
-
-
-def lagging(progress: list[GroupProgress], at_least: int = 0) -> list[tuple[str, QueueProgress]]:
-    """(group, queue) of those that are so many messages behind."""
-    return [
-        (part.group, queue)
-        for part in progress
-        for queue in sorted(part.queues, key=lambda one: (one.topic, one.broker_name, one.queue_id))
-        if queue.lag >= at_least
-    ]

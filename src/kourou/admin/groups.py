@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +40,8 @@ PREDEFINED = frozenset(
         "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_RMQ_SYS_TRANS", "DEFAULT_CONSUMER",
     }
 )  # fmt: skip
+
+_TYPES = {"CONSUME_ACTIVELY": "PULL", "CONSUME_POP": "POP"}
 
 
 class Groups:
@@ -209,11 +211,9 @@ class Groups:
     async def summaries(self) -> list[GroupSummary]:
         """All groups that ever consumed, a line each; the ones with clients first, then by their lag."""
         found = await self._link.name_server_json(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        names = sorted(
-            name.removeprefix(RETRY_PREFIX)
-            for name in found.get("topicList") or ()
-            if name.startswith(RETRY_PREFIX)
-        )
+        topics = set(found.get("topicList") or ())
+        retried = {name.removeprefix(RETRY_PREFIX) for name in topics if name.startswith(RETRY_PREFIX)}
+        names = sorted(name for name in retried if not _is_of_pops(name, retried, topics))
         summaries = await asyncio.gather(*map(self._summary, names))
         return sorted(summaries, key=lambda one: (-one.clients, -one.lag, one.group))
 
@@ -232,7 +232,7 @@ class Groups:
             group,
             len(connections.clients),
             min(client.version for client in connections.clients),
-            "PULL" if is_pull else "PUSH",
+            _TYPES.get(connections.consume_type, "PUSH"),
             "" if is_pull else connections.message_model,
             tps,
             lag,
@@ -301,6 +301,13 @@ class Groups:
 def is_system_group(name: str) -> bool:
     """Whether a group belongs to brokers or tools."""
     return name in PREDEFINED or name.startswith(SYSTEM_PREFIX)
+
+
+def _is_of_pops(name: str, groups: Set[str], topics: Set[str]) -> bool:
+    """Whether a retry topic is of a group and a topic, where pops look for what comes again."""
+    return any(
+        letter in "_+" and name[:at] in groups and name[at + 1 :] in topics for at, letter in enumerate(name)
+    )
 
 
 def read_progress(group: str, stats: Mapping[str, Any]) -> GroupProgress:

@@ -191,6 +191,28 @@ class GroupProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class PopProgress:
+    """How a group takes a topic of a broker."""
+
+    topic: str
+    broker_name: str
+    mode: str  # that was set: POP, PULL, or nothing
+    shared_queues: int
+    waiting_polls: int
+    in_flight: int  # popped by clients that are online, and not acknowledged
+    lag: int
+    retries: int  # not acknowledged in time, and not popped again yet
+
+
+@dataclass(frozen=True, slots=True)
+class ReviveState:
+    """How far a broker is with messages that were popped and not acknowledged."""
+
+    behind: int  # records that are due
+    waiting: int  # check points and acknowledgements that are not due yet
+
+
+@dataclass(frozen=True, slots=True)
 class ClientConnection:
     """A client and where it comes from."""
 

@@ -1,10 +1,11 @@
 """The command `kourou`: thin verbs over the packages, and how they speak to a person or a script.
 
-    servers/    broker, namesrv, console, up
-    admin/      kourou admin …
-    mqadmin/    kourou mqadmin …, Java's verbs and flags
+    servers/    broker, namesrv, proxy, console, up
+    admin       kourou admin …, made from the declarations of `kourou.admin.operations`
+    mqadmin/    kourou mqadmin …, the same with Java's verbs, flags and words
     send, tail, store, spark, bench, doctor
-    output, errors, message_view, store_tables    tables, progress, exit codes
+    run         what commands that talk to a cluster share
+    answers, output, errors, message_view, store_tables    tables, JSON, progress, exit codes
 
 What a verb does is not here; that is an API of the package that it belongs to. Those are imported by the verb
 that runs, so that help and completion are quick.
@@ -22,11 +23,10 @@ from typing import Annotated
 import typer
 
 import kourou
-from kourou.cli import bench, doctor, send, spark, store, tail
-from kourou.cli.admin import commands as admin
+from kourou.cli import admin, bench, doctor, send, spark, store, tail
 from kourou.cli.errors import OneLineErrors, RefusedCommand
 from kourou.cli.mqadmin import commands as mqadmin
-from kourou.cli.servers import broker, console, namesrv, up
+from kourou.cli.servers import broker, console, namesrv, proxy, up
 from kourou.cli.servers.serve import OneLineEach
 
 app = typer.Typer(
@@ -49,6 +49,7 @@ app.add_typer(console.app)
 app.add_typer(spark.app)
 app.command("namesrv")(namesrv.namesrv)
 app.command("broker")(broker.broker)
+app.command("proxy")(proxy.proxy)
 app.command("up")(up.up)
 app.command("send", cls=RefusedCommand)(send.send)
 app.command("tail", cls=RefusedCommand)(tail.tail)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kourou.cli.admin.run import DEFAULT_NAMESRV, Namesrv, client_tls, credentials
 from kourou.cli.output import as_plain, print_json, print_table
+from kourou.cli.run import DEFAULT_NAMESRV, Namesrv, client_tls, credentials
 
 if TYPE_CHECKING:
     from rich.panel import Panel

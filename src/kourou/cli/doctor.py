@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from kourou.cli.admin.run import DEFAULT_NAMESRV, AsJson, Namesrv
 from kourou.cli.output import as_plain, print_json_lines, printable
+from kourou.cli.run import DEFAULT_NAMESRV, AsJson, Namesrv
 
 
 def doctor(

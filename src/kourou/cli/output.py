@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import re
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 # Tables that do not go to a terminal are as wide as it takes to be read, not as some terminal is.
 _FILE_WIDTH = 180
 _TIMES = ("timestamp_ms", "last_update_ms", "last_consumed_ms")  # others in ms are durations
-_UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def print_json(value: Any) -> None:
@@ -56,50 +53,10 @@ def as_plain(value: Any) -> Any:
 
 def camel_case(name: str) -> str:
     """max_offset -> maxOffset; a time in milliseconds is a Timestamp, as in RocketMQ."""
-    if _is_time(name):
+    if name in _TIMES:
         name = "timestamp" if name == "timestamp_ms" else name.removesuffix("_ms") + "_timestamp"
     head, *rest = name.split("_")
     return head + "".join(part.capitalize() for part in rest)
-
-
-def _is_time(name: str) -> bool:
-    return name in _TIMES
-
-
-def show(
-    rows: Iterable[Any],
-    columns: Mapping[str, str | Callable[[Any], object]],
-    *,
-    as_json: bool,
-    title: str | None = None,
-) -> None:
-    """Records as JSON, one object a line, or as a table. A column is an attribute, or made of the record;
-    those that are attributes are in the JSON too."""
-    if as_json:
-        print_json_lines(
-            as_plain(row)
-            | {
-                camel_case(name): as_plain(getattr(row, name))
-                for name in columns.values()
-                if isinstance(name, str)
-            }
-            for row in rows
-        )
-        return
-    if title is not None:
-        echo(title)  # beside the table: it may be wider than that
-    print_table(list(columns), ([_cell(row, column) for column in columns.values()] for row in rows))
-
-
-def _cell(row: Any, column: str | Callable[[Any], object]) -> object:
-    if callable(column):
-        return column(row)
-    value = getattr(row, column)
-    if isinstance(value, float):
-        return f"{value:.2f}"
-    if _is_time(column):
-        return show_time(value)
-    return "" if value is None else value
 
 
 def console() -> Console:
@@ -175,17 +132,12 @@ def count(number: int, what: str) -> str:
 
 def parse_time(text: str) -> int:
     """Milliseconds since 1970, of such a number, of a date and time, or of `10m` for ten minutes ago."""
-    if text.isdecimal():
-        return int(text)
-    ago = re.fullmatch(r"(\d+)([smhd])", text)
-    if ago is not None:
-        return time.time_ns() // 1_000_000 - int(ago[1]) * _UNITS[ago[2]]
+    from kourou.admin.operations.parameters import BadInputError, read_time
+
     try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is no time: give 2026-11-15T08:30, milliseconds since 1970, or 10m for ten minutes ago"
-        ) from None
+        return read_time(text)
+    except BadInputError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 @contextlib.contextmanager

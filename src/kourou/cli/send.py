@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kourou.cli.admin.message import receipt_fields
-from kourou.cli.admin.run import DEFAULT_NAMESRV, AsJson, Namesrv, TopicArgument, pairs, run, said
+from kourou.admin.operations.messages import receipt_fields
 from kourou.cli.output import count as counted
 from kourou.cli.output import print_json_lines
+from kourou.cli.run import DEFAULT_NAMESRV, AsJson, Namesrv, TopicArgument, pairs, run, said
 
 if TYPE_CHECKING:
     from kourou.admin import Admin

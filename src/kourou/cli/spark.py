@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 import threading
@@ -279,13 +280,16 @@ def stats(
 @contextlib.contextmanager
 def _spark(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
     """A session for one verb; where a program has one already, that one."""
+    from kourou.errors import ConfigError
+
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        from kourou.errors import ConfigError
-
         raise ConfigError("this needs Spark: pip install 'kourou[spark]'") from None
     from kourou.spark import session
+
+    if "SPARK_REMOTE" in os.environ:
+        raise ConfigError("SPARK_REMOTE is set, and a job needs a driver of its own: unset it, use --master")
 
     running = SparkSession.getActiveSession()
     if running is not None:

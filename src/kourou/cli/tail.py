@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kourou.cli.admin.run import DEFAULT_NAMESRV, AsJson, Namesrv, TopicArgument, run
 from kourou.cli.output import parse_time, print_json_lines, printable, show_time
+from kourou.cli.run import DEFAULT_NAMESRV, AsJson, Namesrv, TopicArgument, run
 
 if TYPE_CHECKING:
     from kourou.admin import Admin

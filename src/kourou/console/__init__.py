@@ -2,7 +2,7 @@
 
     server, config     the console as a process
     door/              who comes in: every request, logins, sessions, users
-    backend, contents  one poller that asks the cluster for all pages; reading, access_reading
+    backend, contents  one poller that asks the cluster for all pages; reading
     views/             what pages are made of: frame, tables, dialogs, search
     pages/             the pages
     store/, pipeline/  what the store browser and Spark jobs need

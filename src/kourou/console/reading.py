@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import textwrap
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,10 +10,12 @@ from typing import Any
 import orjson
 
 from kourou.admin import Admin
+from kourou.admin.operations.declare import Table, columns
 from kourou.client.consume.consumer import Sql
 from kourou.client.consume.received import ReceivedMessage, held_bytes
 from kourou.console.views.view import message_url
 from kourou.errors import KourouError
+from kourou.inspect.look.fields import PREVIEW_CHARACTERS, is_text, preview
 from kourou.message import properties as names
 from kourou.message.model import MessageQueue
 from kourou.remoting.protocol.subscription import ALL
@@ -25,7 +26,6 @@ STEP, SCANNED_STEP = 32, 1000  # entries that are read at a time
 MAX_READ_BYTES = 64 * 1024 * 1024  # of bodies
 READ_S = 6.0
 QUEUES_AT_ONCE = 8
-PREVIEW_CHARACTERS = 90
 MAX_SHOWN_BYTES = 64 * 1024
 
 
@@ -94,31 +94,20 @@ async def browse(
     return found
 
 
-def row_of(message: ReceivedMessage) -> dict[str, Any]:
-    """A message as a row of a table."""
-    topic, body = message.queue.topic or message.topic, message.body
-    return {
-        "id": message.offset_message_id,
-        "message": message.message_id,
-        "message_href": message_url(topic, message.offset_message_id),
-        "topic": topic,
-        "tag": message.tags or "",
-        "keys": " ".join(message.keys),
-        "queue": message.queue_id,
-        "offset": message.queue_offset,
-        "stored": message.store_timestamp,
-        "size": len(body),
-        "body": message.body_error or preview(bytes(body[: PREVIEW_CHARACTERS * 4])),
-        "broker": message.broker_name,
-    }
+def _link(message: ReceivedMessage) -> tuple[str, str]:
+    topic = message.queue.topic or message.topic
+    return message.message_id, message_url(topic, message.offset_message_id)
 
 
-def preview(body: bytes) -> str:
-    """The beginning of a body, in one line."""
-    text = body.decode("utf-8", "ignore")
-    if not _is_text(text) or (body and not text):
-        return body[: PREVIEW_CHARACTERS // 3].hex(" ")
-    return textwrap.shorten(text, PREVIEW_CHARACTERS, placeholder="…") if text.strip() else text
+STORED = columns("Stored=store_timestamp:time, Message id=link:id", link=_link)
+CONTENT = columns(
+    "Keys=keys:code-, Body=body:line",
+    keys=lambda message: " ".join(message.keys),
+    body=lambda message: message.body_error or preview(bytes(message.body[: PREVIEW_CHARACTERS * 4])),
+)
+MESSAGES = Table(
+    (*STORED, *columns("Tag=tags-, Queue=queue_id:number-, Offset=queue_offset:number-"), *CONTENT)
+)
 
 
 def body_forms(body: bytes) -> dict[str, str]:
@@ -129,7 +118,7 @@ def body_forms(body: bytes) -> dict[str, str]:
         text = shown.decode("utf-8") if len(body) <= MAX_SHOWN_BYTES else shown.decode("utf-8", "ignore")
     except UnicodeDecodeError:
         text = ""
-    if text and _is_text(text):
+    if text and is_text(text):
         try:
             value = orjson.loads(text)
         except orjson.JSONDecodeError:
@@ -149,10 +138,6 @@ def hex_dump(body: bytes) -> str:
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
         lines.append(f"{start:08x}  {part.hex(' '):<47}  {text}")
     return "\n".join(lines)
-
-
-def _is_text(text: str) -> bool:
-    return all(char.isprintable() or char in "\r\n\t" for char in text)
 
 
 def as_json(message: ReceivedMessage) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class StoreDirectory:
         *,
         disk: Disk | None = None,
     ) -> StoreDirectory:
-        """Open a store directory; NotAStoreError where it is none.
+        """Open a store directory; raises NotAStoreError if it is not one.
 
         A configuration gives the file sizes. It also gives the paths of the log, unless `path` is
         another directory than its storePathRootDir and has a log of its own, as a copy of a store has.
@@ -83,7 +83,7 @@ class StoreDirectory:
         return cls(root, config, inferred=False, disk=disk)
 
     def close(self) -> None:
-        """Let go of all files. Views that are still held stay valid."""
+        """Unmap all files. Views that are still held stay valid."""
         self._maps.clear()
 
     def __enter__(self) -> StoreDirectory:
@@ -99,7 +99,7 @@ class StoreDirectory:
         return self._mapped(path).view
 
     def data_end(self, path: str) -> int:
-        """Behind it the file is known to be zero, so that nobody needs to read a gigabyte of zeros."""
+        """After this position the file is all zeros, so a gigabyte of zeros is never read."""
         return self._mapped(path).data_end
 
     def _mapped(self, path: str) -> _Mapped:
@@ -128,7 +128,7 @@ class StoreDirectory:
 
     @property
     def lock_holder(self) -> str | None:
-        """Who has the store open now: a process id, or `another process`; None where nobody has."""
+        """Who has the store open now: a process id, or `another process`; None if nobody has."""
         return lock_holder(f"{self.root}/lock")
 
     @cached_property
@@ -146,7 +146,7 @@ class StoreDirectory:
 
     @property
     def topic_names(self) -> set[str] | None:
-        """The topics of config/topics.json; None where there is no such file, or none that can be read."""
+        """The topics of config/topics.json; None if there is no such file, or none that can be read."""
         return None if self._topic_table is None else set(self._topic_table)
 
     @property
@@ -160,7 +160,7 @@ class StoreDirectory:
 
     @cached_property
     def checkpoint(self) -> StoreCheckpoint | None:
-        """The checkpoint; None where there is none, or none that is large enough."""
+        """The checkpoint; None if there is none, or none that is large enough."""
         path = f"{self.root}/checkpoint"
         if self.disk.size(path) < PAGE_SIZE:
             return None
@@ -211,7 +211,7 @@ class StoreDirectory:
         return file if file is not None and offset < file.base + file.size else None
 
     def record(self, offset: int) -> memoryview | None:
-        """The bytes of the record at an offset; None where there is no whole one."""
+        """The bytes of the record at an offset; None if there is no whole one."""
         file = self.log_file(offset)
         if file is None or offset + SIZE_AND_MAGIC.size > file.base + file.size:
             return None
@@ -223,7 +223,7 @@ class StoreDirectory:
         return view[at : at + size]
 
     def message(self, offset: int, *, check_crc: bool = False) -> StoredMessage | None:
-        """The message at an offset; None where none lies there."""
+        """The message at an offset; None if none lies there."""
         record = self.record(offset)
         if record is None:
             return None
@@ -302,7 +302,7 @@ class StoreDirectory:
 
     @cached_property
     def index_size_problem(self) -> str | None:
-        """Why it cannot be told how an index file is divided into slots and entries; None where it can."""
+        """Why it cannot be told how an index file is divided into slots and entries; None if it can."""
         sizes = [self.disk.size(path) for path in self.index_paths]
         if not sizes or self.index_file_size in sizes or not self.inferred:
             return None
@@ -312,7 +312,7 @@ class StoreDirectory:
         )
 
     def index_file(self, path: str) -> IndexFile | None:
-        """An index file; None where its size does not fit the configuration."""
+        """An index file; None if its size does not fit the configuration."""
         if self.index_size_problem is not None:
             raise ConfigError(self.index_size_problem)
         if self.disk.size(path) != self.index_file_size:

@@ -216,7 +216,7 @@ def record_fields(message: StoredMessage, record: memoryview) -> dict[str, Any]:
 def _decompressed(message: StoredMessage) -> dict[str, Any]:
     try:
         plain, kind = message.decompressed_body, message.compression
-    except CorruptRecordError as error:  # of which Java's program would die
+    except CorruptRecordError as error:  # Java's program would fail on it
         return {"decompressError": str(error)}
     return {
         "compression": "" if kind is None else kind.name,

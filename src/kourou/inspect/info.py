@@ -1,7 +1,7 @@
-"""What a store holds, at a glance: sizes, ranges, topics, times, and what is plainly wrong with it.
+"""A summary of a store: sizes, ranges, topics, times, and what is obviously wrong with it.
 
-Quick by design: of queues only the ends are read, of the log only what lies behind them. A look at every byte
-is `check`.
+Quick by design: only the ends of queues are read, and the part of the log after them. `check` reads
+every byte.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _timer(store: StoreDirectory) -> dict[str, Any] | None:
 
 
 def _health(store: StoreDirectory, end: LogEnd, last_time: int) -> list[dict[str, str]]:
-    """What is wrong, or worth knowing, as far as a quick look tells."""
+    """What is wrong, or worth knowing, as far as the summary shows it."""
     found: list[dict[str, str]] = []
 
     def say(severity: str, message: str) -> None:

@@ -18,7 +18,7 @@ class Parts(dict[str, Any]):
 
 
 def stream_json(value: Any) -> Iterator[bytes]:
-    """The pieces of a document, one behind the other. Of an iterator only a few items are held."""
+    """The pieces of a document, one after the other. Of an iterator only a few items are held."""
     if isinstance(value, Parts):
         yield b"{"
         comma = b""

@@ -39,7 +39,7 @@ def lock_holder(path: str) -> str | None:
 
 
 def own_descriptor(path: str) -> int | None:
-    """The descriptor by which this process has the file open; None where it has not."""
+    """The descriptor by which this process has the file open; None if it has not."""
     try:
         wanted = os.stat(path)
         descriptors = os.listdir("/proc/self/fd")

@@ -28,7 +28,7 @@ STRETCH_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Stretch:
-    """Whole records, one behind the other."""
+    """Whole records, one after the other."""
 
     file: LogFile
     view: memoryview  # of the file
@@ -67,11 +67,11 @@ class Break:
     position: int
     reason: str
     resume: int  # where the next record of this file lies; the end of the file where there is none
-    dirty: int  # behind the last byte between the two that is not zero; `position` where all are
+    dirty: int  # after the last byte between the two that is not zero; `position` where all are
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing but zeros, as behind the end of a log."""
+        """Whether there is nothing but zeros, as after the end of a log."""
         return self.dirty == self.position
 
 
@@ -125,14 +125,14 @@ class LogEnd(NamedTuple):
 
     offset: int
     ending: Break | None  # what ends it there; None for the end of a file
-    records_behind_queues: int  # behind the newest that a queue knows
+    records_behind_queues: int  # after the newest that a queue knows
     last_store_time: int  # of those records, 0 where there are none
 
 
 def log_end(store: StoreDirectory) -> LogEnd:
     """Where the log ends, found without reading it all.
 
-    It begins behind the newest record that a queue knows, or with the last file that begins with a record.
+    It begins after the newest record that a queue knows, or with the last file that begins with a record.
     """
     end, ending, records, last_time = _near_the_end(store), None, 0, 0
     for part in walk(store, start=end):

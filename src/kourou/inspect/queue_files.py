@@ -81,14 +81,14 @@ class QueueFiles:
 
     @cached_property
     def end(self) -> int:
-        """The index behind the last entry."""
+        """The index after the last entry."""
         for file in reversed(self.files):
             if used := self.used(file):
                 return file.first + used
         return self.files[0].first if self.files else 0
 
     def entry(self, index: int) -> NDArray[Any] | None:
-        """The entry at an index, None where the queue has no room for it."""
+        """The entry at an index, None if the queue has no room for it."""
         for file in reversed(self.files):
             if file.first <= index:
                 at = index - file.first
@@ -114,7 +114,7 @@ class QueueFiles:
 
     @property
     def max_offset(self) -> int:
-        """Queue offset behind the last message."""
+        """Queue offset after the last message."""
         entry = self.entry(self.end - 1) if self.batch and self.first < self.end else None
         return self.end if entry is None else int(entry["base"]) + int(entry["count"])
 

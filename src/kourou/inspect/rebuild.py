@@ -71,7 +71,7 @@ def check_empty(out: str) -> None:
 def rebuild_in_place(
     store: StoreDirectory, *, backup: bool = True, progress: Progress | None = None
 ) -> RebuildReport:
-    """Replace queues and index. StoreLockedError where a process has the store open."""
+    """Replace queues and index. Raises StoreLockedError if a process has the store open."""
     lock = store.disk.lock(f"{store.root}/lock")
     try:
         for name in os.listdir(store.root):
@@ -201,7 +201,7 @@ def keep_expired_queues(
 ) -> list[str]:
     """Copy the queues of which no record is left in the log, for their offsets; a note for each.
 
-    built: the queue that was made of the log, None where none was.
+    built: the queue that was made of the log, None if none was.
     """
     notes = []
     for queue in store.queues:
@@ -215,7 +215,7 @@ def keep_expired_queues(
 
 
 def cannot_be_placed(place: int, reason: str, end: int) -> StoreDamagedError:
-    """The error for damage that leaves a hole in the log."""
+    """The error for damage in the middle of the log."""
     return StoreDamagedError(
         f"the log is damaged at {place} ({reason}) and goes on at {end}: what lay between"
         " cannot be placed, and the queues behind it would be wrong"
@@ -281,7 +281,7 @@ def _note_complete_index(store: StoreDirectory) -> None:
 
 
 def _exchange(one: str, other: str) -> bool:
-    """Let two directories trade names in one step; False where the system cannot."""
+    """Swap two directories atomically. Returns False if the system cannot."""
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if function is None:
         return False

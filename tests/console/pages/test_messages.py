@@ -143,7 +143,7 @@ def test_dead_letters_are_looked_at_exported_and_sent_again(page):
     expect(dialog(page).get_by_text("1 messages go to group billing again")).to_be_visible()
     dialog(page).get_by_role("button", name="Send").click()
     expect(page.get_by_role("alert").filter(has_text="1 messages are sent").first).to_be_visible()
-    for _ in range(20):  # the consumer refuses it again
+    for _ in range(200):  # the consumer refuses it again
         page.reload()
         expect(letters.first).to_be_visible()
         if letters.count() > before:

@@ -14,12 +14,13 @@ import pytest
 from kourou.console.config import ConsoleConfig
 from kourou.console.door.sessions import Access, ForbiddenError
 from kourou.console.door.users import Role, Users
-from kourou.console.store.files import draw_files
-from kourou.console.store.index import describe_file, walk_chains
-from kourou.console.store.reading import check_path, read_entries, read_record, read_records
-from kourou.console.store.record import dissect
+from kourou.console.store.reading import check_path
 from kourou.inspect import StoreDirectory
 from kourou.inspect.log_scan import log_end
+from kourou.inspect.look.chains import describe_file, walk_chains
+from kourou.inspect.look.fields import dissect
+from kourou.inspect.look.files import draw_files
+from kourou.inspect.look.pages import read_entries, read_record, read_records
 from kourou.message.codec import SIZE_AND_MAGIC
 from support.browser import expect
 from support.recorded import golden

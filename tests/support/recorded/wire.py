@@ -13,7 +13,7 @@ from kourou.remoting.protocol.command import RemotingCommand, decode
 class Caller:
     """A connection that sends a request and waits for its answer."""
 
-    def __init__(self, port: int, host: str = "127.0.0.1", timeout_s: float = 10) -> None:
+    def __init__(self, port: int, host: str = "127.0.0.1", timeout_s: float = 120) -> None:
         self._socket = socket.create_connection((host, port), timeout_s)
 
     def call(self, request: RemotingCommand | bytes) -> RemotingCommand:

@@ -174,8 +174,8 @@ class FaultMapping:
     def warm(self, lock: bool) -> None:
         self._inner.warm(lock)
 
-    def populate(self, start: int, end: int) -> None:
-        self._inner.populate(start, end)
+    def populate(self, start: int, end: int, *, write: bool = False) -> None:
+        self._inner.populate(start, end, write=write)
 
     def unlock(self) -> None:
         self._inner.unlock()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,62 +11,20 @@ import numpy as np
 from kourou.remoting.protocol import lenient_json
 from kourou.remoting.protocol.codes import RequestCode, ResponseCode
 from kourou.remoting.protocol.command import RemotingCommand
-from support.java import RUN
 from support.recorded.wire import Caller
-from support.sites.servers import START_TIMEOUT_S, java_environment, read_conf, stop, write_broker_conf
+from support.sites import broker
+from support.sites.servers import START_TIMEOUT_S, Mortal, write_broker_conf
 
 ENTRY = 20
 
 
-class Process:
+class Process(Mortal):
     """A broker: started, killed, stopped, started again."""
 
     def __init__(self, kind: str, directory: Path, namesrv_port: int, more: Mapping[str, object]) -> None:
         directory.mkdir(exist_ok=True)
-        self.kind = kind
         self.directory = directory
-        self._conf = write_broker_conf(directory, namesrv_port, {"bindAddress": "127.0.0.1", **more})
-        self.conf = read_conf(self._conf)
-        self.port = int(self.conf["listenPort"])
-        self._process: subprocess.Popen[Any] | None = None
-
-    def start(self) -> None:
-        """Start it; it listens when this returns."""
-        command: list[Any] = [sys.executable, "-m", "kourou", "broker", "-c", str(self._conf)]
-        environment = None
-        if self.kind == "java":
-            command = [RUN, "broker", "-c", str(self._conf)]
-            environment = java_environment(self.directory)
-        with open(self.directory / "output.log", "ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-        until(self.listens, f"the {self.kind} broker to listen")
-
-    def listens(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, (self.directory / "output.log").read_text()[-2000:]
-        try:
-            Caller(self.port).close()
-        except OSError:
-            return False
-        return True
-
-    def kill(self) -> None:
-        """End it as a power cut would, if it runs."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def stop(self) -> None:
-        """Stop it in order, if it runs."""
-        if self._process is not None:
-            stop(self._process)
-            self._process = None
-
-    def change(self, key: str, value: str) -> None:
-        """Change a line of its file, for its next start."""
-        self.conf[key] = value
-        self._conf.write_text("".join(f"{key}={value}\n" for key, value in self.conf.items()))
+        super().__init__(kind, "broker", write_broker_conf(directory, namesrv_port, more))
 
     # Questions
 
@@ -125,11 +80,8 @@ class Process:
 
 
 def until(condition: Callable[[], object], what: str, timeout_s: float = START_TIMEOUT_S) -> None:
-    """Wait for something to become true."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.05)
+    """Wait for something to become true; Java's servers take longer."""
+    broker.until(condition, what, timeout_s)
 
 
 def replicated(master: Process, slave: Process) -> None:

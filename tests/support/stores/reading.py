@@ -13,7 +13,7 @@ from kourou.remoting.protocol.headers import PullMessage
 from support.recorded.wire import Caller
 from support.sites.servers import Server
 
-WAIT_S = 20  # Java dispatches what it stored a little later
+WAIT_S = 120  # Java dispatches what it stored a little later
 _WITH_SUBSCRIPTION = 4
 
 

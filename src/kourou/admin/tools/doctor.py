@@ -30,6 +30,7 @@ MAPS_WANTED = 65530
 MEMORY_LEAST, MEMORY_WANTED = 256 * 1024**2, 1024**3
 DISK_FULL, DISK_NEARLY_FULL = 0.90, 0.75  # where brokers stop taking messages, and begin to delete
 JAVA_TIMEOUT_S = 10.0
+REVIVE_BEHIND = 10_000  # records of the revive topic; a broker does more than that in its pauses
 _TIME_ERROR = 5  # what adjtimex returns where nobody keeps the clock
 _MIB = 1024**2
 
@@ -79,12 +80,27 @@ async def examine_cluster(namesrv: str) -> list[Check]:
                     )
                 else:
                     checks.append(Check(name, OK, f"{one.address}, {one.version}"))
+                    checks += await _pop(admin, one.broker_name, one.address) if one.broker_id == 0 else []
             if not states:
                 checks.append(Check("brokers", WARN, "none is registered", "start one with namesrvAddr set"))
     except KourouError as error:
         advice = "start one (`kourou up`, `kourou namesrv`), or say where it is with -n"
         checks.append(Check("name server", WARN, str(error), advice))
     return checks
+
+
+async def _pop(admin: Admin, broker_name: str, address: str) -> list[Check]:
+    """Whether a broker keeps up with what was popped; nothing where nobody pops, or it does not say."""
+    try:
+        found = await admin.pops.revive_state(address)
+    except KourouError:
+        return []
+    if not found.behind and not found.waiting:
+        return []
+    text = f"{found.waiting} check points and acknowledgements wait, {found.behind} are due and not done"
+    is_odd = found.behind > REVIVE_BEHIND
+    advice = "messages that were not acknowledged come again late: is its disk or its timer slow?"
+    return [Check(f"pop at {broker_name}", WARN if is_odd else OK, text, advice if is_odd else "")]
 
 
 def _versions() -> Iterator[Check]:

@@ -1,43 +1,40 @@
-"""Verbs of `kourou mqadmin` about brokers and clusters."""
+"""Verbs about brokers and clusters, and those that write files of what they know."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kourou.admin.brokers import lagging
-from kourou.admin.link import AdminError
+from kourou.admin import AdminError
 from kourou.admin.model import BrokerState
-from kourou.cli.mqadmin.verbs import (
-    BadFlagsError,
-    Flags,
-    Verb,
-    fit,
-    flags,
+from kourou.admin.operations import brokers
+from kourou.admin.operations.parameters import BadInputError
+from kourou.cli.mqadmin.verbs import Given, shows, tells, verb
+from kourou.cli.mqadmin.words import (
     human_time,
     java_value,
     line,
     plain_time,
+    pretty_json,
+    table,
+    temporary,
 )
 from kourou.errors import KourouError
 
 if TYPE_CHECKING:
     from kourou.admin import Admin
 
+_WHERE = "b|brokerAddr c|clusterName"
 _BASE = "%-22s  %-22s  %-4s  %-22s %-16s  %16s  %30s  %-22s  %-11s  %-12s  %-8s  %-10s"
+_ENGINES = {"F": "FILE_TIME_WHEEL", "R": "ROCKSDB_TIMELINE"}
+
+UNDONE_LIMIT = 100_000  # messages that may wait before a group is told of, as Java's monitor has it
+ROUND_S = 60
 
 
-async def _repeat(given: Flags, work: Callable[[], Awaitable[None]]) -> None:
-    """Once, or with -i again and again after so many seconds."""
-    await work()
-    while given.has("i"):
-        await asyncio.sleep(max(given.number("i", 10), 1))
-        await work()
-
-
-async def _members(admin: Admin, given: Flags) -> list[tuple[str, str]]:
+async def _members(admin: Admin, given: Given) -> list[tuple[str, str]]:
     """Address and heading of the brokers that -b or -c name, each master before its slaves."""
     if given.has("b"):
         return [(given.text("b"), f"============{given.text('b')}============")]
@@ -52,75 +49,68 @@ async def _members(admin: Admin, given: Flags) -> list[tuple[str, str]]:
     return found
 
 
-async def _update_broker_config(admin: Admin, given: Flags) -> None:
-    changes = {given.text("k"): given.text("v")}
+@verb(
+    f"updateBrokerConfig {_WHERE} a:updateAllBroker k!key v!value", "Change a configuration key of brokers."
+)
+async def update_broker_config(admin: Admin, given: Given) -> None:
     if given.has("c") and given.truth("a"):
         addresses = [address for address, _ in await _members(admin, given)]
     else:
         addresses = await admin.link.targets(given.get("c"), given.get("b"))
     for address in addresses:
-        await admin.brokers.set_config(changes, broker=address)
+        await admin.brokers.set_config({given.text("k"): given.text("v")}, broker=address)
         line("update broker config success, %s", address)
 
 
-async def _get_broker_config(admin: Admin, given: Flags) -> None:
+@verb(f"getBrokerConfig {_WHERE}", "Show the configuration of brokers.")
+async def get_broker_config(admin: Admin, given: Given) -> None:
     for address, head in await _members(admin, given):
-        line("%s", head)
-        for key, value in (await admin.brokers.config(address)).items():
-            line("%-50s=  %s", key, value)
+        table("%s", head, (await admin.brokers.config(address)).items(), row_form="%-50s=  %s")
         line("")
 
 
-async def _broker_status(admin: Admin, given: Flags) -> None:
+@verb(f"brokerStatus {_WHERE}", "Show the figures of brokers.")
+async def broker_status(admin: Admin, given: Given) -> None:
     for address, _ in await _members(admin, given):
         prefix = f"{address:<24} " if given.has("c") else ""
         for key, value in (await admin.brokers.runtime(address)).items():
             line("%s%-32s: %s", prefix, key, value)
 
 
-async def _broker_consume_stats(admin: Admin, given: Flags) -> None:
-    found = await admin.brokers.consume_stats(given.text("b"), only_ordered=given.truth("o"))
-    form = "%-64s  %-64s  %-32s  %-4s  %-20s  %-20s  %-20s  %s"
-    names = "#Topic", "#Group", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset", "#Diff"
-    line(form, *names, "#LastTime")
-    for group, one in lagging(found, given.number("l")):
-        if one.last_consumed_ms > 0:
-            line(
-                form,
-                fit(one.topic, 64), group, fit(one.broker_name, 32), one.queue_id, one.broker_offset,
-                one.consumer_offset, one.lag, plain_time(one.last_consumed_ms),
-            )  # fmt: skip
-    line("\nDiff Total: %d", sum(one.lag for one in found))
+@shows(brokers.consume_stats)
+async def broker_consume_stats(admin: Admin, given: Given) -> None:
+    found = await given.found(admin)
+    table(
+        "%-64.64s  %-64s  %-32.32s  %-4s  %-20s  %-20s  %-20s  %s",
+        "#Topic|#Group|#Broker Name|#QID|#Broker Offset|#Consumer Offset|#Diff|#LastTime",
+        (one for one in found if one["lastConsumedTimestamp"] > 0),
+        "topic group brokerName queueId brokerOffset consumerOffset lag lastConsumedTimestamp:plain",
+    )
+    line("\nDiff Total: %d", sum(one["lag"] for one in found))
 
 
-async def _clean(admin: Admin, given: Flags, what: str) -> None:
-    await admin.brokers.clean(what, broker=given.get("b"), cluster=given.get("c"))
-    line("success")
+def _clean(name: str, what: str, help: str) -> None:
+    @verb(f"{name} b:brokerAddr c:cluster", help)
+    async def clean(admin: Admin, given: Given) -> None:
+        await admin.brokers.clean(what, broker=given.get("b"), cluster=given.get("c"))
+        line("success")
 
 
-async def _clean_expired_cq(admin: Admin, given: Flags) -> None:
-    await _clean(admin, given, "queues")
+_clean("cleanExpiredCQ", "queues", "Remove queues without messages.")
+_clean("deleteExpiredCommitLog", "log", "Remove log files past their time.")
+_clean("cleanUnusedTopic", "topics", "Remove queues of topics that are no more.")
 
 
-async def _delete_expired_commit_log(admin: Admin, given: Flags) -> None:
-    await _clean(admin, given, "log")
-
-
-async def _clean_unused_topic(admin: Admin, given: Flags) -> None:
-    await _clean(admin, given, "topics")
-
-
-async def _reset_master_flush_offset(admin: Admin, given: Flags) -> None:
-    await admin.brokers.reset_master_flush_offset(given.text("b"), given.number("o"))
+@shows(brokers.reset_master_flush)
+async def reset_master_flush_offset(admin: Admin, given: Given) -> None:
+    await given.found(admin)
     line("reset master flush offset to %d success", given.number("o"))
 
 
-async def _ha_status(admin: Admin, given: Flags) -> None:
-    async def once() -> None:
-        for address in await admin.link.targets(given.get("c"), given.get("b")):
-            _print_ha(address, await admin.brokers.ha_status(address))
-
-    await _repeat(given, once)
+@shows(brokers.ha_status)
+async def ha_status(admin: Admin, given: Given) -> None:
+    for one in await given.found(admin):
+        _print_ha(one["address"], one)
 
 
 def _print_ha(address: str, found: dict[str, Any]) -> None:
@@ -137,25 +127,26 @@ def _print_ha(address: str, found: dict[str, Any]) -> None:
     line("\n#MasterAddr\t%s", address)
     line("#MasterCommitLogMaxOffset\t%d", found["masterCommitLogMaxOffset"])
     line("#SlaveNum\t%d\n#InSyncSlaveNum\t%d", len(slaves), found["inSyncSlaveNums"])
-    names = "#SlaveAddr", "#SlaveAckOffset", "#Diff", "#TransferSpeed(KB/s)", "#Status", "#TransferFromWhere"
-    line("%-32s  %-16s %16s %16s %16s %16s", *names)
-    for one in slaves:
-        line(
-            "%-32s  %-16d %16d %16.2f %16s %16d",
-            one["addr"], one["slaveAckOffset"], one["diff"], one["transferredByteInSecond"] / 1024,
-            "OK" if one["inSync"] else "Fall Behind", one["transferFromWhere"],
-        )  # fmt: skip
+    table(
+        "%-32s  %-16s %16s %16s %16s %16s",
+        "#SlaveAddr|#SlaveAckOffset|#Diff|#TransferSpeed(KB/s)|#Status|#TransferFromWhere",
+        (
+            (
+                one["addr"], one["slaveAckOffset"], one["diff"],
+                f"{one['transferredByteInSecond'] / 1024:.2f}",
+                "OK" if one["inSync"] else "Fall Behind", one["transferFromWhere"],
+            )
+            for one in slaves
+        ),
+    )  # fmt: skip
 
 
 # Clusters
 
 
-async def _cluster_list(admin: Admin, given: Flags) -> None:
-    async def once() -> None:
-        states = await admin.clusters.states(given.get("c") or None)
-        (_print_more if given.has("m") else _print_base)(states)
-
-    await _repeat(given, once)
+@shows(brokers.states)
+async def cluster_list(admin: Admin, given: Given) -> None:
+    (_print_more if given.has("m") else _print_base)(await given.found(admin))
 
 
 def _print_base(states: list[BrokerState]) -> None:
@@ -201,48 +192,41 @@ def _print_more(states: list[BrokerState]) -> None:
         )  # fmt: skip
 
 
-async def _cluster_rt(admin: Admin, given: Flags) -> None:
-    as_log, room = given.truth("p"), given.text("m", "noname")
-    if not as_log:
-        head = "#Cluster Name", "#Broker Name", "#RT", "#successCount", "#failCount"
-        line("%-24s  %-24s  %-4s  %-8s  %-8s", *head)
-
-    async def once() -> None:
-        for one in await admin.clusters.round_trips(
-            given.get("c"), count=given.number("a", 100), size_bytes=given.number("s", 128)
-        ):
-            if as_log:
-                now = plain_time(time.time_ns() // 1_000_000)
-                line("%s|%s|%s|%s|%d", now, room, one.cluster, one.broker_name, round(one.average_ms))
-            else:
-                line(
-                    "%-24s  %-24s  %-8s  %-16s  %-16s",
-                    one.cluster, one.broker_name, f"{one.average_ms:.2f}", one.successes, one.failures,
-                )  # fmt: skip
-
-    await _repeat(given, once)
+@shows(brokers.round_trip)
+async def cluster_rt(admin: Admin, given: Given) -> None:
+    found = await given.found(admin)
+    if given.truth("p"):
+        now = plain_time(time.time_ns() // 1_000_000)
+        for one in found:
+            room = given.text("m", "noname")
+            line("%s|%s|%s|%s|%d", now, room, one.cluster, one.broker_name, round(one.average_ms))
+        return
+    table(
+        "%-24s  %-24s  %-4s  %-8s  %-8s",
+        "#Cluster Name|#Broker Name|#RT|#successCount|#failCount",
+        found,
+        "cluster broker_name average_ms successes failures",
+        row_form="%-24s  %-24s  %-8.2f  %-16s  %-16s",
+    )
 
 
-async def _stats_all(admin: Admin, given: Flags) -> None:
+@shows(brokers.stats)
+async def stats_all(admin: Admin, given: Given) -> None:
     names = "#Accumulation", "#InTPS", "#OutTPS", "#InMsg24Hour", "#OutMsg24Hour"
     line("%-64s  %-64s %12s %11s %11s %14s %14s", "#Topic", "#Consumer Group", *names)
-    for one in await admin.clusters.traffic(given.get("t"), only_active=given.has("a")):
+    for one in await given.found(admin):
         out = (f"{one.out_tps:.2f}", one.out_24h) if one.group else ("", "NO_CONSUMER")
         line(
-            "%-64s  %-64s %12d %11.2f %11s %14d %14s",
-            fit(one.topic, 64), fit(one.group, 64), one.accumulation, one.in_tps, out[0], one.in_24h, out[1],
+            "%-64.64s  %-64.64s %12d %11.2f %11s %14d %14s",
+            one.topic, one.group, one.accumulation, one.in_tps, out[0], one.in_24h, out[1],
         )  # fmt: skip
 
 
-# What a broker may have other ways of, and watching
-
-_ENGINES = {"F": "FILE_TIME_WHEEL", "R": "ROCKSDB_TIMELINE"}
-
-UNDONE_LIMIT = 100_000  # messages that may wait before a group is told of, as Java's monitor has it
-ROUND_S = 60
+# Other ways of a broker, and watching
 
 
-async def _start_monitoring(admin: Admin, given: Flags) -> None:
+@verb("startMonitoring", "Tell of groups that fall behind, every minute.")
+async def start_monitoring(admin: Admin, given: Given) -> None:
     """Every minute, tell of groups that many messages wait for, and of those that do not answer."""
     line("watching every %d s groups with more than %d messages waiting", ROUND_S, UNDONE_LIMIT)
     while True:
@@ -257,17 +241,14 @@ async def _start_monitoring(admin: Admin, given: Flags) -> None:
         await asyncio.sleep(ROUND_S)
 
 
-async def _switch_timer_engine(admin: Admin, given: Flags) -> None:
-    engine = given.text("e")
-    if engine not in _ENGINES:
-        raise BadFlagsError("switchTimerEngine engineType must be R or F")
-    for address in await admin.brokers.switch_timer_engine(
-        engine, broker=given.get("b"), cluster=given.get("c")
-    ):
-        line("switchTimerEngine to %s success, %s", _ENGINES[engine], address)
+@shows(brokers.timer_engine)
+async def switch_timer_engine(admin: Admin, given: Given) -> None:
+    for address in await given.found(admin):
+        line("switchTimerEngine to %s success, %s", _ENGINES[given.text("e").upper()], address)
 
 
-async def _get_cold_data_flow(admin: Admin, given: Flags) -> None:
+@verb(f"getColdDataFlowCtrInfo {_WHERE}", "Show what a broker knows of cold reads.")
+async def get_cold_data_flow(admin: Admin, given: Given) -> None:
     for address, head in await _members(admin, given):
         line(" %s", head)
         text = await admin.brokers.cold_data_info(address)
@@ -276,96 +257,98 @@ async def _get_cold_data_flow(admin: Admin, given: Flags) -> None:
         line(text)
 
 
-VERBS = (
-    Verb(
-        "clusterList",
-        "List clusters, their brokers and how they do.",
-        flags("m-moreStats i:interval c:clusterName"),
-        _cluster_list,
-    ),
-    Verb(
-        "clusterRT",
-        "Send messages to each broker, and show how long that takes; with -i again and again.",
-        flags("a:amount s:size c:cluster p:printAsTlog m:machineRoom i:interval"),
-        _cluster_rt,
-    ),
-    Verb(
-        "statsAll",
-        "Show what comes into topics and out to groups.",
-        flags("a-activeTopic t:topic"),
-        _stats_all,
-    ),
-    Verb(
-        "updateBrokerConfig",
-        "Change a configuration key of brokers.",
-        flags("b:brokerAddr c:clusterName a:updateAllBroker k!key v!value"),
-        _update_broker_config,
-        "bc",
-    ),
-    Verb(
-        "getBrokerConfig",
-        "Show the configuration of brokers.",
-        flags("b:brokerAddr c:clusterName"),
-        _get_broker_config,
-        "bc",
-    ),
-    Verb(
-        "brokerStatus",
-        "Show the figures of brokers.",
-        flags("b:brokerAddr c:clusterName"),
-        _broker_status,
-        "bc",
-    ),
-    Verb(
-        "brokerConsumeStats",
-        "Show how far all groups are at a broker.",
-        flags("b!brokerAddr t:timeoutMillis l:level o:order"),
-        _broker_consume_stats,
-    ),
-    Verb(
-        "cleanExpiredCQ",
-        "Remove queues without messages.",
-        flags("b:brokerAddr c:cluster"),
-        _clean_expired_cq,
-    ),
-    Verb(
-        "deleteExpiredCommitLog",
-        "Remove log files past their time.",
-        flags("b:brokerAddr c:cluster"),
-        _delete_expired_commit_log,
-    ),
-    Verb(
-        "cleanUnusedTopic",
-        "Remove queues of topics that are no more.",
-        flags("b:brokerAddr c:cluster"),
-        _clean_unused_topic,
-    ),
-    Verb(
-        "resetMasterFlushOffset",
-        "Tell a slave how far its master's disk is.",
-        flags("b!brokerAddr o!offset"),
-        _reset_master_flush_offset,
-    ),
-    Verb(
-        "haStatus",
-        "Show how replication is.",
-        flags("c:clusterName b:brokerAddr i:interval"),
-        _ha_status,
-        "bc",
-    ),
-    Verb(
-        "getColdDataFlowCtrInfo",
-        "Show what a broker knows of cold reads.",
-        flags("b:brokerAddr c:clusterName"),
-        _get_cold_data_flow,
-        "bc",
-    ),
-    Verb(
-        "switchTimerEngine",
-        "Have timers on the time wheel in files (F), or in RocksDB (R).",
-        flags("b:brokerAddr c:clusterName e!engineType"),
-        _switch_timer_engine,
-        "bc",
-    ),
-    Verb("startMonitoring", "Tell of groups that fall behind, every minute.", (), _start_monitoring),
+tells(brokers.cold_limit, "updateColdDataFlowCtrGroupConfig success, %s")
+tells(brokers.remove_cold_limit, "remove broker cold read threshold success, %s")
+
+
+@verb(
+    f"setCommitLogReadAheadMode {_WHERE} m!commitLogReadAheadMode",
+    "Set how the system reads ahead in the log.",
 )
+async def set_read_ahead(admin: Admin, given: Given) -> None:
+    if given.text("m") not in ("0", "1"):
+        raise BadInputError("set the read mode error; 0 is default, 1 random read")
+    for address, head in await _members(admin, given):
+        line(" %s", head)
+        said = await admin.brokers.set_read_ahead(address, given.text("m"))
+        line("commitLog set readAhead mode rstStr%s", said)
+
+
+# Files
+
+
+# The keys that exportConfigs takes along
+_KEYS = (
+    "brokerClusterName", "brokerId", "brokerName", "brokerRole", "fileReservedTime", "filterServerNums",
+    "flushDiskType", "maxMessageSize", "messageDelayLevel", "msgTraceTopicName", "slaveReadEnable", "traceOn",
+    "traceTopicEnable", "useTLS", "autoCreateTopicEnable", "autoCreateSubscriptionGroup",
+)  # fmt: skip
+
+
+def _write(given: Given, name: str, value: dict[str, Any]) -> None:
+    directory = Path(given.text("f")) if given.has("f") else temporary("export")
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / name
+    file.write_text(pretty_json(value), encoding="utf-8")
+    line("export %s success", file)
+
+
+@verb(
+    "exportMetadata c|clusterName b|brokerAddr f:filePath t-topic g-subscriptionGroup s-specialTopic",
+    "Write topics and groups to a JSON file.",
+)
+async def export_metadata(admin: Admin, given: Given) -> None:
+    special = given.has("s")
+    if given.has("b"):
+        address = given.text("b")
+        if given.has("t"):
+            topics = await admin.topics.user_configs(address, with_special=special)
+            table = {name: topic.to_json() for name, topic in topics.items()}
+            _write(given, "topic.json", {"topicConfigTable": table})
+        elif given.has("g"):
+            groups = await admin.groups.user_configs(address)
+            _write(given, "subscriptionGroup.json", {"subscriptionGroupTable": groups})
+        else:
+            raise BadInputError("of one broker, export -t topics or -g groups")
+        return
+    topics_of_all: dict[str, dict[str, Any]] = {}
+    groups_of_all: dict[str, dict[str, Any]] = {}
+    for address in await admin.link.targets(given.get("c"), None):
+        for name, topic in (await admin.topics.user_configs(address, with_special=special)).items():
+            one = topic.to_json()
+            for key in ("readQueueNums", "writeQueueNums"):
+                one[key] += topics_of_all.get(name, {}).get(key, 0)
+            topics_of_all[name] = one
+        for name, group in (await admin.groups.user_configs(address)).items():
+            before = groups_of_all.get(name, {}).get("retryQueueNums", 0)
+            groups_of_all[name] = {**group, "retryQueueNums": group.get("retryQueueNums", 0) + before}
+    now = {"exportTime": time.time_ns() // 1_000_000}
+    if given.has("t"):
+        _write(given, "topic.json", {"topicConfigTable": topics_of_all, **now})
+    elif given.has("g"):
+        _write(given, "subscriptionGroup.json", {"subscriptionGroupTable": groups_of_all, **now})
+    else:
+        both = {"topicConfigTable": topics_of_all, "subscriptionGroupTable": groups_of_all, **now}
+        _write(given, "metadata.json", both)
+
+
+@verb("exportConfigs c!clusterName f:filePath", "Write the configuration of brokers to a JSON file.")
+async def export_configs(admin: Admin, given: Given) -> None:
+    infos = await admin.link.brokers(given.text("c"))
+    configs = {}
+    for info in infos:
+        if info.master is None:
+            raise AdminError(f"broker {info.broker_name} has no master now")
+        config = await admin.brokers.config(info.master)
+        configs[info.broker_name] = {key: config[key] for key in _KEYS if key in config}
+    scale = {
+        "namesrvSize": len(admin.core.name_servers),
+        "masterBrokerSize": len(infos),
+        "slaveBrokerSize": sum(len(info.addresses) - 1 for info in infos),
+    }
+    _write(given, "configs.json", {"brokerConfigs": configs, "clusterScale": scale})
+
+
+@verb("exportMetrics c!clusterName f:filePath", "Write the figures of a cluster to a JSON file.")
+async def export_metrics(admin: Admin, given: Given) -> None:
+    _write(given, "metrics.json", await admin.metadata.metrics(given.text("c")))

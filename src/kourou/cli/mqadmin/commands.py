@@ -1,9 +1,4 @@
-"""`kourou mqadmin`: Java's own verbs and flags over the same calls, for runbooks that have them.
-
-Each verb is an entry of a table: its flags, and a coroutine that asks `Admin` and prints in the shape of
-Java's mqadmin, with its headings. The tables are in the modules `mqadmin_*`; `mqadmin_verbs` has what
-they share.
-"""
+"""`kourou mqadmin`: Java's own verbs and flags, for runbooks that have them."""
 
 from __future__ import annotations
 
@@ -13,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kourou.cli.admin.run import DEFAULT_NAMESRV, run
+from kourou.cli.run import DEFAULT_NAMESRV, run
 
 if TYPE_CHECKING:
-    from kourou.admin import Admin
     from kourou.cli.mqadmin.verbs import Verb
 
 EXIT_USAGE = 2
@@ -24,19 +18,11 @@ EXIT_USAGE = 2
 
 def verbs() -> dict[str, Verb]:
     """All verbs by their names."""
-    from kourou.cli.mqadmin import access as mqadmin_access
-    from kourou.cli.mqadmin import brokers as mqadmin_brokers
-    from kourou.cli.mqadmin import exports as mqadmin_exports
-    from kourou.cli.mqadmin import groups as mqadmin_groups
-    from kourou.cli.mqadmin import messages as mqadmin_messages
-    from kourou.cli.mqadmin import sends as mqadmin_sends
-    from kourou.cli.mqadmin import topics as mqadmin_topics
+    from kourou.cli.mqadmin import access, brokers, groups, messages, topics
+    from kourou.cli.mqadmin.verbs import VERBS
 
-    modules = (
-        mqadmin_topics, mqadmin_groups, mqadmin_messages, mqadmin_sends, mqadmin_brokers, mqadmin_exports,
-        mqadmin_access,
-    )  # fmt: skip
-    return {verb.name: verb for module in modules for verb in module.VERBS}
+    assert all((topics, groups, messages, brokers, access))  # each has declared its own
+    return VERBS
 
 
 def mqadmin(
@@ -51,33 +37,22 @@ def mqadmin(
     Example:
       kourou mqadmin consumerProgress -n 127.0.0.1:9876 -g billing
     """
+    from kourou.admin.operations.parameters import BadInputError
+
     given = arguments or []
     table = verbs()
     if not given or (len(given) == 1 and given[0] in ("help", "-h", "--help")):
         _print_list(table)
         return
-    if given[0] == "help":
-        typer.echo(_find(table, given[1]).usage())
-        return
-    verb = _find(table, given[0])
-    from kourou.cli.mqadmin.verbs import BadFlagsError
-
+    verb = _find(table, given[1] if given[0] == "help" else given[0])
     try:
-        flags = verb.parse(given[1:])
-    except BadFlagsError as error:
-        typer.echo(f"{error}\n{verb.usage()}", err=True)
-        raise typer.Exit(EXIT_USAGE) from None
-    if flags.has("h"):
-        typer.echo(verb.usage())
-        return
-    namesrv = flags.get("n") or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV
-
-    async def work(admin: Admin) -> None:
-        await verb.run(admin, flags)
-
-    try:
-        run(namesrv, work)
-    except BadFlagsError as error:
+        flags = verb.parse(["-h"] if given[0] == "help" else given[1:])
+        if flags.has("h"):
+            typer.echo(verb.usage())
+            return
+        namesrv = flags.get("n") or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV
+        run(namesrv, lambda admin: verb(admin, flags))
+    except BadInputError as error:
         typer.echo(f"{error}\n{verb.usage()}", err=True)
         raise typer.Exit(EXIT_USAGE) from None
 
@@ -90,10 +65,16 @@ def _print_list(table: dict[str, Verb]) -> None:
 
 
 def _find(table: dict[str, Verb], name: str) -> Verb:
+    from kourou.cli.mqadmin.verbs import NOT_THERE
+
     by_lower = {known.lower(): verb for known, verb in table.items()}
     found = by_lower.get(name.lower())  # Java does not mind the case either
     if found is not None:
         return found
+    for known, why in NOT_THERE.items():
+        if known.lower() == name.lower():
+            typer.echo(f"{known} is a verb of Java's that is not there. {why}", err=True)
+            raise typer.Exit(EXIT_USAGE)
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.0)
     nearest = by_lower[near[0]].name
     typer.echo(f"there is no verb {name}: the nearest is {nearest}; `kourou mqadmin` lists all", err=True)

@@ -1,4 +1,4 @@
-"""Verbs of `kourou mqadmin` about consumer groups, producers and offsets."""
+"""Verbs about consumer groups, producers and offsets."""
 
 from __future__ import annotations
 
@@ -8,18 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from kourou.admin.model import OffsetChange
 from kourou.admin.offsets import END
-from kourou.cli.mqadmin.topics import read_list
-from kourou.cli.mqadmin.verbs import (
-    BadFlagsError,
-    Flags,
-    Verb,
-    file_name,
-    fit,
-    flags,
-    java_value,
-    line,
-    plain_time,
-)
+from kourou.admin.operations import groups, offsets
+from kourou.admin.operations.parameters import BadInputError
+from kourou.cli.mqadmin.topics import no_file
+from kourou.cli.mqadmin.verbs import Given, shows, verb
+from kourou.cli.mqadmin.words import file_name, java_value, line, table
 from kourou.cli.output import printable
 from kourou.message.model import MessageQueue
 from kourou.message.topics import TIMER_TOPIC
@@ -60,7 +53,13 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-async def _update_sub_group(admin: Admin, given: Flags) -> None:
+@verb(
+    "updateSubGroup b|brokerAddr c|clusterName g!groupName s:consumeEnable m:consumeFromMinEnable"
+    " d:consumeBroadcastEnable o:consumeMessageOrderly q:retryQueueNums r:retryMaxTimes p:groupRetryPolicy"
+    " i:brokerId w:whichBrokerWhenConsumeSlowly a:notifyConsumerIdsChanged attributes:attributes",
+    "Make a consumer group, or change it.",
+)
+async def update_sub_group(admin: Admin, given: Given) -> None:
     group = given.text("g")
     settings: dict[str, Any] = {**_DEFAULTS, "groupName": group}
     for short, (name, kind) in _FIELDS.items():
@@ -70,84 +69,76 @@ async def _update_sub_group(admin: Admin, given: Flags) -> None:
         try:
             settings["groupRetryPolicy"] = lenient_json.loads(given.text("p").encode())
         except ValueError:
-            raise BadFlagsError(f"-p {given.text('p')} is no JSON") from None
+            raise BadInputError(f"-p {given.text('p')} is no JSON") from None
     if given.has("attributes"):
         parts = (part.partition("=") for part in given.text("attributes").split(",") if part)
         settings["attributes"] = {key: value for key, _, value in parts}
-    addresses = await admin.groups.create(group, settings, broker=given.get("b"), cluster=given.get("c"))
-    for address in addresses:
+    for address in await admin.groups.create(group, settings, broker=given.get("b"), cluster=given.get("c")):
         line("create subscription group to %s success.", address)
     told = ", ".join(f"{name}={java_value(settings[name])}" for name in _DEFAULTS)
     line("SubscriptionGroupConfig{%s}", told)
 
 
-async def _update_sub_group_list(admin: Admin, given: Flags) -> None:
-    groups = read_list(given.text("f"))
-    if groups:
-        what = "group config" if given.has("b") else "subscription group config"
-        for address in await admin.groups.create_many(groups, broker=given.get("b"), cluster=given.get("c")):
-            line("submit batch of %s to %s success, please check the result later.", what, address)
+@shows(groups.create_many)
+async def update_sub_group_list(admin: Admin, given: Given) -> None:
+    what = "group config" if given.has("b") else "subscription group config"
+    for address in [] if no_file(given) else await given.found(admin):
+        line("submit batch of %s to %s success, please check the result later.", what, address)
 
 
-async def _delete_sub_group(admin: Admin, given: Flags) -> None:
-    group, cluster = given.text("g"), given.get("c")
-    addresses = await admin.groups.delete(
-        group, broker=given.get("b"), cluster=cluster, clean_offset=given.truth("r")
-    )
-    for address in addresses:
-        if given.has("b"):
-            line("delete subscription group [%s] from broker [%s] success.", group, address)
-        else:
-            line(
-                "delete subscription group [%s] from broker [%s] in cluster [%s] success.",
-                group, address, cluster,
-            )  # fmt: skip
+@shows(groups.delete)
+async def delete_sub_group(admin: Admin, given: Given) -> None:
+    where = "" if given.has("b") else f" in cluster [{given.text('c')}]"
+    for address in await given.found(admin):
+        line("delete subscription group [%s] from broker [%s]%s success.", given.text("g"), address, where)
 
 
-async def _get_consumer_config(admin: Admin, given: Flags) -> None:
-    found = await admin.groups.config(given.text("g"))
+@verb("getConsumerConfig g!groupName", "Show how a consumer group is set.")
+async def get_consumer_config(admin: Admin, given: Given) -> None:
     clusters = {info.broker_name: info.cluster for info in await admin.link.brokers()}
-    for broker, config in found.items():
-        line("=============================%s:%s=============================", clusters[broker], broker)
+    for broker, config in (await admin.groups.config(given.text("g"))).items():
+        rule = "=" * 29
+        line("%s%s:%s%s", rule, clusters[broker], broker, rule)
         for name in _DEFAULTS:
             value = config.get(name)
             line("%-40s=  %s", name, "" if value is None else java_value(value))
 
 
-async def _consumer_progress(admin: Admin, given: Flags) -> None:
+@shows(groups.progress)
+async def consumer_progress(admin: Admin, given: Given) -> None:
+    found = await given.found(admin)
     if not given.has("g"):
-        head = "#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"
-        line("%-64s  %-6s  %-24s %-5s  %-14s  %-7s  %s", *head)
-        for one in await admin.groups.summaries():
-            line(
-                "%-64s  %-6d  %-24s %-5s  %-14s  %-7d  %d",
-                fit(one.group, 64), one.clients, one.version, one.consume_type, one.message_model,
-                int(one.tps), one.lag,
-            )  # fmt: skip
+        table(
+            "%-64.64s  %-6s  %-24s %-5s  %-14s  %-7s  %s",
+            "#Group|#Count|#Version|#Type|#Model|#TPS|#Diff Total",
+            found,
+            "group clients version consume_type message_model tps lag",
+            row_form="%-64.64s  %-6d  %-24s %-5s  %-14s  %-7d  %d",
+        )
         return
-    clients = given.truth("s")
-    progress = await admin.groups.progress(given.text("g"), given.get("t"), with_clients=clients)
-    form = "%-64s  %-32s  %-4s  %-20s  %-20s  " + ("%-20s " if clients else "") + "%-20s %-20s"
-    names = ["#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset"]
-    line(form + "%s", *names, *(["#Client IP"] if clients else []), "#Diff", "#Inflight", "#LastTime")
-    for queue in progress.queues:
-        last = "N/A" if queue.last_consumed_ms == 0 else plain_time(queue.last_consumed_ms)
-        line(
-            form + " %s",
-            fit(queue.topic, 64), fit(queue.broker_name, 32), queue.queue_id, queue.broker_offset,
-            queue.consumer_offset, *([queue.client_ip or "N/A"] if clients else []), queue.lag,
-            queue.in_flight, last,
-        )  # fmt: skip
-    line("\nConsume TPS: %.2f", progress.tps)
-    line("Consume Diff Total: %d", progress.lag)
-    line("Consume Inflight Total: %d", progress.in_flight)
+    ip = ("%-20s ", "#Client IP|", "client_ip:ip ") if given.truth("s") else ("", "", "")
+    form = f"%-64.64s  %-32.32s  %-4s  %-20s  %-20s  {ip[0]}%-20s %-20s"
+    table(
+        f"{form}%s",
+        f"#Topic|#Broker Name|#QID|#Broker Offset|#Consumer Offset|{ip[1]}#Diff|#Inflight|#LastTime",
+        found.queues,
+        f"topic broker_name queue_id broker_offset consumer_offset {ip[2]}lag in_flight"
+        " last_consumed_ms:plain",
+        row_form=f"{form} %s",
+    )
+    line("\nConsume TPS: %.2f", found.tps)
+    line("Consume Diff Total: %d", found.lag)
+    line("Consume Inflight Total: %d", found.in_flight)
 
 
-async def _consumer_status(admin: Admin, given: Flags) -> None:
+@verb(
+    "consumerStatus g!consumerGroup i:clientId b:brokerAddr s-jstack",
+    "Show what the clients of a consumer group do.",
+)
+async def consumer_status(admin: Admin, given: Given) -> None:
     group, stack = given.text("g"), given.has("s")
     if given.has("i"):
-        info = await admin.groups.running_info(group, given.text("i"), with_stack=stack)
-        line(running_info_text(info))
+        line(running_info_text(await admin.groups.running_info(group, given.text("i"), with_stack=stack)))
         return
     connections = await admin.groups.connections(group, broker=given.get("b"))
     versions = {client.client_id: client.version for client in connections.clients}
@@ -199,40 +190,37 @@ def running_info_text(info: dict[str, Any]) -> str:
     return "\n".join(map(printable, rows)) + "\n"
 
 
-async def _set_consume_mode(admin: Admin, given: Flags) -> None:
-    topic, group, mode, queues = given.text("t"), given.text("g"), given.text("m"), given.number("q")
-    if mode not in ("PULL", "POP"):
-        raise BadFlagsError(f"-m {mode} is neither PULL nor POP")
-    addresses = await admin.groups.set_consume_mode(
-        topic, group, mode, pop_share_queues=queues, broker=given.get("b"), cluster=given.get("c")
-    )
-    for address in addresses:
+@shows(groups.set_mode)
+async def set_consume_mode(admin: Admin, given: Given) -> None:
+    for address in await given.found(admin):
         line("set consume mode to %s success.", address)
-    line("topic[%s] group[%s] consume mode[%s] popShareQueueNum[%d]", topic, group, mode, queues)
+    line(
+        "topic[%s] group[%s] consume mode[%s] popShareQueueNum[%d]",
+        given.text("t"), given.text("g"), given.text("m"), given.number("q"),
+    )  # fmt: skip
 
 
-async def _consumer_connection(admin: Admin, given: Flags) -> None:
-    found = await admin.groups.connections(given.text("g"), broker=given.get("b"))
-    line("%-36s %-22s %-10s %s", "#ClientId", "#ClientAddr", "#Language", "#Version")
-    for one in found.clients:
-        line("%-36s %-22s %-10s %s", one.client_id, one.address, one.language, one.version)
+@shows(groups.connections)
+async def consumer_connection(admin: Admin, given: Given) -> None:
+    found = await given.found(admin)
+    heads = "#ClientId|#ClientAddr|#Language|#Version"
+    table("%-36s %-22s %-10s %s", heads, found.clients, "client_id address language version")
     line("\nBelow is subscription:")
-    line("%-20s %s", "#Topic", "#SubExpression")
-    for subscription in found.subscriptions:
-        line("%-20s %s", subscription.topic, subscription.expression)
+    table("%-20s %s", "#Topic|#SubExpression", found.subscriptions, "topic expression")
     line("\nConsumeType: %s", found.consume_type)
     line("MessageModel: %s", found.message_model)
     line("ConsumeFromWhere: %s", found.consume_from_where)
 
 
-async def _producer_connection(admin: Admin, given: Flags) -> None:
-    found = await admin.producers.connections(given.text("g"), given.text("t"))
-    for number, one in enumerate(found, start=1):
+@shows(groups.producer_connections)
+async def producer_connection(admin: Admin, given: Given) -> None:
+    for number, one in enumerate(await given.found(admin), start=1):
         line("%04d  %-32s %-22s %-8s %s", number, one.client_id, one.address, one.language, one.version)
 
 
-async def _producer(admin: Admin, given: Flags) -> None:
-    for group, clients in (await admin.producers.at_broker(given.text("b"))).items():
+@shows(groups.list_producers)
+async def producer(admin: Admin, given: Given) -> None:
+    for group, clients in (await given.found(admin)).items():
         if not clients:
             line("producer group (%s) instances are empty", group)
         for one in clients:
@@ -246,35 +234,39 @@ async def _producer(admin: Admin, given: Flags) -> None:
 # Offsets
 
 
-async def _clone_group_offset(admin: Admin, given: Flags) -> None:
-    source, target, topic = given.text("s"), given.text("d"), given.text("t")
-    await admin.offsets.clone(source, target, topic)
-    line("clone group offset success. srcGroup[%s], destGroup=[%s], topic[%s]", source, target, topic)
+@shows(offsets.clone)
+async def clone_group_offset(admin: Admin, given: Given) -> None:
+    await given.found(admin)
+    form = "clone group offset success. srcGroup[%s], destGroup=[%s], topic[%s]"
+    line(form, given.text("s"), given.text("d"), given.text("t"))
 
 
 def _print_changes(changes: list[OffsetChange], last_heading: str) -> None:
     """Offsets that brokers set, or the longer table of those that were written for a group offline."""
     if any(one.old_offset is None for one in changes):
-        line("%-40s  %-40s  %-40s", "#brokerName", "#queueId", "#offset")
-        for one in changes:
-            line("%-40s  %-40d  %-40d", fit(one.broker_name, 32), one.queue_id, one.offset)
+        heads = "#brokerName|#queueId|#offset"
+        table("%-40.32s  %-40s  %-40s", heads, changes, "broker_name queue_id offset")
         return
-    form = "%-20s  %-20s  %-20s  %-20s  %-20s  %-20s"
-    line(
-        form, "#brokerName", "#queueId", "#brokerOffset", "#consumerOffset", "#timestampOffset", last_heading
+    table(
+        "%-20.32s  %-20s  %-20s  %-20s  %-20s  %-20s",
+        f"#brokerName|#queueId|#brokerOffset|#consumerOffset|#timestampOffset|{last_heading}",
+        changes,
+        "broker_name queue_id broker_offset old_offset timestamp_offset offset",
     )
-    for one in changes:
-        line(
-            form,
-            fit(one.broker_name, 32), one.queue_id, one.broker_offset, one.old_offset, one.timestamp_offset,
-            one.offset,
-        )  # fmt: skip
 
 
-async def _reset_offset_by_time(admin: Admin, given: Flags) -> None:
+def _lmq_route(given: Given) -> str | None:
+    is_hidden = given.text("t").startswith("%LMQ%") or given.text("t") == TIMER_TOPIC
+    return given.get("c") if is_hidden else None
+
+
+@verb(
+    "resetOffsetByTime g!group t!topic s!timestamp f:force c:cluster b:broker q:queue o:offset",
+    "Let a group go on at a time, or at an offset of one queue.",
+)
+async def reset_offset_by_time(admin: Admin, given: Given) -> None:
     group, topic, text = given.text("g"), given.text("t"), given.text("s")
-    when_ms = given.time("s") or 0
-    queue_id = given.number("q", -1)
+    when_ms, queue_id, force = given.time("s") or 0, given.number("q", -1), given.truth("f", True)
     if given.has("b") and queue_id >= 0:
         broker = given.text("b")
         line(
@@ -289,10 +281,7 @@ async def _reset_offset_by_time(admin: Admin, given: Flags) -> None:
         line("reset consumer offset to %d", offset)
         await admin.offsets.set(group, topic, address, queue_id, offset)
         return
-    force = given.truth("f", True)
-    changes = await admin.offsets.reset(
-        group, topic, when_ms, force=force, route_topic=_lmq_route(topic, given)
-    )
+    changes = await admin.offsets.reset(group, topic, when_ms, force=force, route_topic=_lmq_route(given))
     head = "start reset consumer offset by specified, group"
     if all(one.old_offset is not None for one in changes):  # Java words it otherwise where nobody is online
         head = "reset consumer offset by specified consumerGroup"
@@ -303,100 +292,9 @@ async def _reset_offset_by_time(admin: Admin, given: Flags) -> None:
     _print_changes(changes, "#resetOffset")
 
 
-def _lmq_route(topic: str, given: Flags) -> str | None:
-    is_hidden = topic.startswith("%LMQ%") or topic == TIMER_TOPIC
-    return given.get("c") if is_hidden else None
-
-
-async def _skip_accumulated(admin: Admin, given: Flags) -> None:
-    topic = given.text("t")
+@verb("skipAccumulatedMessage g!group t!topic f:force c:cluster", "Let a group go on after the last message.")
+async def skip_accumulated(admin: Admin, given: Given) -> None:
     changes = await admin.offsets.reset(
-        given.text("g"), topic, END, force=given.truth("f", True), route_topic=_lmq_route(topic, given)
+        given.text("g"), given.text("t"), END, force=given.truth("f", True), route_topic=_lmq_route(given)
     )
     _print_changes(changes, "#rollbackOffset")
-
-
-VERBS = (
-    Verb(
-        "updateSubGroup",
-        "Make a consumer group, or change it.",
-        flags(
-            "b:brokerAddr c:clusterName g!groupName s:consumeEnable m:consumeFromMinEnable"
-            " d:consumeBroadcastEnable o:consumeMessageOrderly q:retryQueueNums r:retryMaxTimes"
-            " p:groupRetryPolicy i:brokerId w:whichBrokerWhenConsumeSlowly a:notifyConsumerIdsChanged"
-            " attributes:attributes"
-        ),
-        _update_sub_group,
-        "bc",
-    ),
-    Verb(
-        "updateSubGroupList",
-        "Make or change the consumer groups of a JSON file.",
-        flags("b:brokerAddr c:clusterName f!filename"),
-        _update_sub_group_list,
-        "bc",
-    ),
-    Verb(
-        "deleteSubGroup",
-        "Delete a consumer group.",
-        flags("b:brokerAddr c:clusterName g!groupName r:removeOffset"),
-        _delete_sub_group,
-        "bc",
-    ),
-    Verb(
-        "getConsumerConfig",
-        "Show how a consumer group is set.",
-        flags("g!groupName"),
-        _get_consumer_config,
-    ),
-    Verb(
-        "consumerProgress",
-        "Show how far a consumer group is, or all of them.",
-        flags("g:groupName t:topicName s:showClientIP c:cluster"),
-        _consumer_progress,
-    ),
-    Verb(
-        "consumerStatus",
-        "Show what the clients of a consumer group do.",
-        flags("g!consumerGroup i:clientId b:brokerAddr s-jstack"),
-        _consumer_status,
-    ),
-    Verb(
-        "setConsumeMode",
-        "Change how a group takes a topic: PULL or POP.",
-        flags("b:brokerAddr c:clusterName t!topicName g!groupName m!mode q:popShareQueueNum"),
-        _set_consume_mode,
-        "bc",
-    ),
-    Verb(
-        "consumerConnection",
-        "Show the clients of a consumer group, and what they subscribe to.",
-        flags("g!consumerGroup b:brokerAddr"),
-        _consumer_connection,
-    ),
-    Verb(
-        "producerConnection",
-        "Show the clients of a producer group.",
-        flags("g!producerGroup t!topic"),
-        _producer_connection,
-    ),
-    Verb("producer", "Show the producers that are connected to a broker.", flags("b!broker"), _producer),
-    Verb(
-        "cloneGroupOffset",
-        "Let a group go on where another one is.",
-        flags("s!srcGroup d!destGroup t!topic o:offline"),
-        _clone_group_offset,
-    ),
-    Verb(
-        "resetOffsetByTime",
-        "Let a group go on at a time, or at an offset of one queue.",
-        flags("g!group t!topic s!timestamp f:force c:cluster b:broker q:queue o:offset"),
-        _reset_offset_by_time,
-    ),
-    Verb(
-        "skipAccumulatedMessage",
-        "Let a group go on behind the last message.",
-        flags("g!group t!topic f:force c:cluster"),
-        _skip_accumulated,
-    ),
-)

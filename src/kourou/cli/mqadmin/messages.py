@@ -1,19 +1,19 @@
-"""Verbs of `kourou mqadmin` about messages."""
+"""Verbs about messages: found, read, sent."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kourou.admin.link import AdminError
+from kourou.admin import AdminError
 from kourou.admin.messages import FOREVER_MS
-from kourou.cli.mqadmin.verbs import (
-    BadFlagsError,
-    Flags,
-    Verb,
+from kourou.admin.operations import messages
+from kourou.admin.operations.parameters import BadInputError
+from kourou.cli.mqadmin.verbs import Given, shows, verb
+from kourou.cli.mqadmin.words import (
     file_name,
-    flags,
     human_time,
     java_message,
     java_queue,
@@ -26,10 +26,10 @@ from kourou.cli.mqadmin.verbs import (
 )
 from kourou.client.consume.received import MessageBatch, ReceivedMessage
 from kourou.errors import KourouError
+from kourou.message import Message
 from kourou.message import properties as names
 from kourou.message.host import format_host
 from kourou.message.model import MessageQueue
-from kourou.message.topics import TRACE_TOPIC
 from kourou.remoting.protocol.subscription import ALL
 
 if TYPE_CHECKING:
@@ -83,10 +83,14 @@ def _text(message: ReceivedMessage, charset: str) -> str:
     try:
         return str(bytes(message.body), charset, "replace")
     except LookupError:
-        raise BadFlagsError(f"{charset} is no character set") from None
+        raise BadInputError(f"{charset} is no character set") from None
 
 
-async def _query_by_id(admin: Admin, given: Flags) -> None:
+@verb(
+    "queryMsgById t!topic i!msgId g:consumerGroup d:clientId s:sendMessage u:unitName f:bodyFormat c:cluster",
+    "Show a message by its id, send it again, or hand it to a consumer.",
+)
+async def query_by_id(admin: Admin, given: Given) -> None:
     topic = given.text("t")
     for message_id in filter(None, map(str.strip, given.text("i").split(","))):
         if given.has("g") and given.has("d"):
@@ -109,10 +113,14 @@ async def _push(admin: Admin, group: str, client: str, topic: str, message_id: s
     )  # fmt: skip
 
 
-async def _query_by_key(admin: Admin, given: Flags) -> None:
+@verb(
+    "queryMsgByKey t!topic k!msgKey b:beginTimestamp e:endTimestamp m:maxNum c:cluster p:keyType l:lastKey",
+    "Find messages by a key.",
+)
+async def query_by_key(admin: Admin, given: Given) -> None:
     topic, key, kind = given.text("t"), given.text("k"), given.text("p", "K")
     if kind not in ("K", "T"):
-        raise BadFlagsError("index type error, just support K for keys or T for tags")
+        raise BadInputError("index type error, just support K for keys or T for tags")
     found = await admin.messages.by_key(
         topic, key, most=given.number("m", 64), begin_ms=given.number("b"),
         end_ms=given.number("e", FOREVER_MS), key_type=kind, last_key=given.get("l"),
@@ -125,7 +133,12 @@ async def _query_by_key(admin: Admin, given: Flags) -> None:
         line(form, one.message_id, one.queue_id, one.queue_offset, index)
 
 
-async def _query_by_unique_key(admin: Admin, given: Flags) -> None:
+@verb(
+    "queryMsgByUniqueKey i!msgId g:consumerGroup d:clientId t!topic a-showAll c:cluster s:startTime"
+    " e:endTime",
+    "Show a message by its unique id, or hand it to a consumer.",
+)
+async def query_by_unique_key(admin: Admin, given: Given) -> None:
     topic, message_id = given.text("t"), given.text("i")
     if given.has("g") and given.has("d"):
         await _push(admin, given.text("g"), given.text("d"), topic, message_id)
@@ -137,18 +150,15 @@ async def _query_by_unique_key(admin: Admin, given: Flags) -> None:
         await print_message(admin, message, with_id=False, number=number)
 
 
-async def _query_by_offset(admin: Admin, given: Flags) -> None:
-    queue = MessageQueue(given.text("t"), given.text("b"), given.number("i"))
-    message = await admin.messages.by_queue_offset(queue, given.number("o"), route_topic=given.get("r"))
-    if message is not None:
+@shows(messages.by_offset)
+async def query_by_offset(admin: Admin, given: Given) -> None:
+    for message in await given.found(admin):
         await print_message(admin, message, with_id=True, charset=given.get("f"))
 
 
-async def _query_trace(admin: Admin, given: Flags) -> None:
-    found = await admin.messages.trace(
-        given.text("i"), trace_topic=given.text("t", TRACE_TOPIC), begin_ms=given.number("b"),
-        end_ms=given.number("e", FOREVER_MS), most=given.number("c", 64),
-    )  # fmt: skip
+@shows(messages.trace)
+async def query_trace(admin: Admin, given: Given) -> None:
+    found = await given.found(admin)
     for kind, shown, heads in (
         ("Pub", "Pub", ("#ProducerGroup", "#ClientHost", "#SendTime")),
         ("SubAfter", "Sub", ("#ConsumerGroup", "#ClientHost", "#ConsumerTime")),
@@ -173,7 +183,12 @@ def _print_messages(messages: Iterable[ReceivedMessage], charset: str, *, with_b
         line("MSGID: %s %s BODY: %s", one.message_id, java_message(one), body)
 
 
-async def _print_msg(admin: Admin, given: Flags) -> None:
+@verb(
+    "printMsg t!topic c:charsetName s:subExpression b:beginTimestamp e:endTimestamp d:printBody"
+    " l:lmqParentTopic",
+    "Print the messages of a topic.",
+)
+async def print_msg(admin: Admin, given: Given) -> None:
     topic = given.text("t")
     queues = await admin.messages.queues(given.text("l", topic))
     for queue in queues:
@@ -185,7 +200,12 @@ async def _print_msg(admin: Admin, given: Flags) -> None:
         line("--------------------------------------------------------")
 
 
-async def _print_msg_by_queue(admin: Admin, given: Flags) -> None:
+@verb(
+    "printMsgByQueue t!topic a!brokerName i!queueId c:charsetName s:subExpression b:beginTimestamp"
+    " e:endTimestamp p:printMsg d:printBody f:calculate",
+    "Print the messages of a queue, or count them by tag.",
+)
+async def print_msg_by_queue(admin: Admin, given: Given) -> None:
     queue = MessageQueue(given.text("t"), given.text("a"), given.number("i"))
     low, high = await admin.messages.bounds(queue, given.time("b"), given.time("e"))
     tags: dict[str, int] = {}
@@ -199,14 +219,19 @@ async def _print_msg_by_queue(admin: Admin, given: Flags) -> None:
             line("Tag: %-30s Count: %d", tag, count)
 
 
-async def _consume_message(admin: Admin, given: Flags) -> None:
+@verb(
+    "consumeMessage t!topic b:brokerName i:queueId o:offset g:consumerGroup s:beginTimestamp"
+    " e:endTimestamp c:MessageNumber",
+    "Read messages of a topic without a group's offset.",
+)
+async def consume_message(admin: Admin, given: Given) -> None:
     topic, left = given.text("t"), given.number("c", 128)
     if left <= 0:
-        raise BadFlagsError("-c is the number of messages: one or more")
+        raise BadInputError("-c is the number of messages: one or more")
     if given.has("i") and not given.has("b"):
-        raise BadFlagsError("a queue is named by its broker too: give -b with -i")
+        raise BadInputError("a queue is named by its broker too: give -b with -i")
     if given.has("o") and not given.has("i"):
-        raise BadFlagsError("an offset is that of a queue: give -b and -i with -o")
+        raise BadInputError("an offset is that of a queue: give -b and -i with -o")
     queues = await admin.messages.queues(topic)
     if given.has("i"):
         queues = [MessageQueue(topic, given.text("b"), given.number("i"))]
@@ -225,12 +250,9 @@ async def _consume_message(admin: Admin, given: Flags) -> None:
             return
 
 
-async def _query_cq(admin: Admin, given: Flags) -> None:
-    first = given.number("i")
-    found = await admin.messages.consume_queue(
-        given.text("t"), given.number("q"), first, given.number("c", 10), broker=given.get("b"),
-        group=given.get("g"),
-    )  # fmt: skip
+@shows(messages.queue_entries)
+async def query_cq(admin: Admin, given: Given) -> None:
+    found = await given.found(admin)
     rule = "======================================"
     if found.subscription is not None:
         line("Subscription data: \n%s\n%s", pretty_json(found.subscription), rule)
@@ -244,12 +266,16 @@ async def _query_cq(admin: Admin, given: Flags) -> None:
             f"bitMap='{java_value(one.get('bitMap'))}', eval={java_value(one.get('eval', False))}, "
             f"msg='{java_value(one.get('msg'))}'}}"
         )
-        line("idx: %d\n%s\n%s", first + number, told, rule)
+        line("idx: %d\n%s\n%s", found.first + number, told, rule)
 
 
-async def _dump_compaction_log(admin: Admin, given: Flags) -> None:
+@verb(
+    "dumpCompactionLog f:file",
+    "Print the records of a log file.",
+)
+async def dump_compaction_log(admin: Admin, given: Given) -> None:
     if not given.has("f"):
-        raise BadFlagsError("miss dump log file name")
+        raise BadInputError("miss dump log file name")
     file = Path(given.text("f"))
     if not file.is_file():
         raise AdminError(f"there is no file {file}")
@@ -268,69 +294,52 @@ async def _dump_compaction_log(admin: Admin, given: Flags) -> None:
         at += size
 
 
-VERBS = (
-    Verb(
-        "queryMsgById",
-        "Show a message by its id, send it again, or hand it to a consumer.",
-        flags("t!topic i!msgId g:consumerGroup d:clientId s:sendMessage u:unitName f:bodyFormat c:cluster"),
-        _query_by_id,
-    ),
-    Verb(
-        "queryMsgByKey",
-        "Find messages by a key.",
-        flags("t!topic k!msgKey b:beginTimestamp e:endTimestamp m:maxNum c:cluster p:keyType l:lastKey"),
-        _query_by_key,
-    ),
-    Verb(
-        "queryMsgByUniqueKey",
-        "Show a message by its unique id, or hand it to a consumer.",
-        flags("i!msgId g:consumerGroup d:clientId t!topic a-showAll c:cluster s:startTime e:endTime"),
-        _query_by_unique_key,
-    ),
-    Verb(
-        "queryMsgByOffset",
-        "Show the message at an offset of a queue.",
-        flags("t!topic b!brokerName i!queueId o!offset f:bodyFormat r:routeTopic"),
-        _query_by_offset,
-    ),
-    Verb(
-        "queryMsgTraceById",
-        "Show what became of a message, by its trace.",
-        flags("i!msgId t:traceTopic b:beginTimestamp e:endTimestamp c:maxNum"),
-        _query_trace,
-    ),
-    Verb(
-        "printMsg",
-        "Print the messages of a topic.",
-        flags(
-            "t!topic c:charsetName s:subExpression b:beginTimestamp e:endTimestamp d:printBody"
-            " l:lmqParentTopic"
-        ),
-        _print_msg,
-    ),
-    Verb(
-        "printMsgByQueue",
-        "Print the messages of a queue, or count them by tag.",
-        flags(
-            "t!topic a!brokerName i!queueId c:charsetName s:subExpression b:beginTimestamp e:endTimestamp"
-            " p:printMsg d:printBody f:calculate"
-        ),
-        _print_msg_by_queue,
-    ),
-    Verb(
-        "consumeMessage",
-        "Read messages of a topic without a group's offset.",
-        flags(
-            "t!topic b:brokerName i:queueId o:offset g:consumerGroup s:beginTimestamp e:endTimestamp"
-            " c:MessageNumber"
-        ),
-        _consume_message,
-    ),
-    Verb(
-        "queryCq",
-        "Show entries of a consume queue.",
-        flags("t!topic q!queue i!index c:count b:broker g:consumer"),
-        _query_cq,
-    ),
-    Verb("dumpCompactionLog", "Print the records of a log file.", flags("f:file"), _dump_compaction_log),
+# Sends
+
+
+_SENT = "%-32s  %-4s  %-20s    %s"
+
+
+@shows(messages.send)
+async def send_message(admin: Admin, given: Given) -> None:
+    receipt = await given.found(admin)
+    line(_SENT, "#Broker Name", "#QID", "#Send Result", "#MsgId")
+    line(_SENT, receipt.queue.broker_name, receipt.queue.queue_id, receipt.status, receipt.message_id)
+
+
+@verb(
+    "checkMsgSendRT t!topic a:amount s:size",
+    "Send messages to a topic, and show how long each took.",
 )
+async def check_send_rt(admin: Admin, given: Given) -> None:
+    topic, amount, size = given.text("t"), given.number("a", 100), given.number("s", 128)
+    line(_SENT, "#Broker Name", "#QID", "#Send Result", "#RT")
+    queues = await admin.messages.queues(topic)
+    times = []
+    async with admin.messages.producer() as producer:
+        for number in range(amount):
+            queue = queues[number % len(queues)]
+            started = time.perf_counter()
+            try:
+                await producer.send(Message(topic, b"a" * size), queue=queue)
+                sent = "true"
+            except KourouError:
+                sent = "false"
+            times.append((time.perf_counter() - started) * 1000)
+            line(_SENT, queue.broker_name, queue.queue_id, sent, round(times[-1]))
+    line("Avg RT: %.2f", sum(times[1:]) / max(len(times) - 1, 1))
+
+
+@verb(
+    "sendMsgStatus b!brokerName s:messageSize c:count",
+    "Send messages to a broker, and show how long each took.",
+)
+async def send_msg_status(admin: Admin, given: Given) -> None:
+    topic, size = given.text("b"), given.number("s", 128)
+    await admin.clusters.send_timed(topic, count=1, size_bytes=16)
+    for seconds, result in await admin.clusters.send_timed(
+        topic, count=given.number("c", 50), size_bytes=size
+    ):
+        if isinstance(result, KourouError):
+            raise result
+        line("rt=%dms, SendResult=%s", round(seconds * 1000), java_receipt(result))

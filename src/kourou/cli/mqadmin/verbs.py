@@ -1,60 +1,65 @@
-"""What the verbs of `kourou mqadmin` share: flags as Java takes them, and Java's ways to print."""
+"""The verbs of `kourou mqadmin`: flags as Java takes them, and what each verb does with them.
+
+Most verbs are operations (`kourou.admin.operations`): the declaration has their flags, and here they only
+get Java's words (`shows`, `tells`). Verbs that do several things, or what only Java's tool does, are declared
+where they are (`verb`).
+"""
 
 from __future__ import annotations
 
-import re
-import tempfile
-import time
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import typer
-
-from kourou.cli.output import printable
-from kourou.message.host import format_host
-from kourou.message.model import MessageQueue
+from kourou.admin.operations.declare import JAVA_NAMES, Operation
+from kourou.admin.operations.parameters import BadInputError, read_time
+from kourou.cli.mqadmin.words import line
 
 if TYPE_CHECKING:
     from kourou.admin import Admin
-    from kourou.client.consume.received import ReceivedMessage
-    from kourou.client.produce.receipts import SendReceipt
+
+REQUIRED, ONE_OF, SWITCH, VALUE = "!", "|", "-", ":"
 
 
-class BadFlagsError(Exception):
-    """Flags that a verb does not take, or lacks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """A flag: its letter, its long name, whether it has a value and whether it must be there."""
+class Flag(NamedTuple):
+    """A flag: its letter, its kind, its long name, and the parameter of the operation that it fills."""
 
     short: str
+    kind: str
     long: str
-    has_value: bool = True
-    required: bool = False
+    parameter: str
 
 
-def flags(text: str) -> tuple[Flag, ...]:
-    """Flags from a text: `t!topic r:readQueueNums l-list` are a required one, one with a value, a switch."""
+def read_flags(text: str) -> tuple[Flag, ...]:
+    """Flags from a text, as `kourou.admin.operations.declare` tells it."""
     found = []
     for part in text.split():
-        kind = next(character for character in part if character in "!:-")
+        kind = next(character for character in part if character in "!|:-")
         short, long = part.split(kind, 1)
-        found.append(Flag(short, long, kind != "-", kind == "!"))
+        long, has_parameter, parameter = long.partition("=")
+        found.append(Flag(short, kind, long, parameter if has_parameter else JAVA_NAMES.get(long, long)))
     return tuple(found)
 
 
-_COMMON = flags("h-help n:namesrvAddr")
+_COMMON = read_flags("h-help= n:namesrvAddr=")
 
 
-class Flags:
+class Given:
     """The flags that were given. Values are without the blanks around them, as Java takes them."""
 
-    def __init__(self, values: Mapping[str, str]) -> None:
+    def __init__(self, verb: Verb, values: Mapping[str, str]) -> None:
+        self._verb = verb
         self._values = values
+
+    async def found(self, admin: Admin) -> Any:
+        """The answer of the operation that the verb is."""
+        assert self._verb.operation is not None
+        given = {
+            one.parameter: self._values[one.short] if one.kind != SWITCH else True
+            for one in self._verb.flags
+            if one.parameter and one.short in self._values
+        }
+        return await self._verb.operation.run(admin, **self._verb.operation.values(given))
 
     def has(self, short: str) -> bool:
         """Whether a flag was given."""
@@ -76,7 +81,7 @@ class Flags:
         try:
             return int(value)
         except ValueError:
-            raise BadFlagsError(f"-{short} {value} is no number") from None
+            raise BadInputError(f"-{short} {value} is no number") from None
 
     def truth(self, short: str, default: bool = False) -> bool:
         """The value of a flag that is true or false; what is neither is false, as in Java."""
@@ -84,47 +89,33 @@ class Flags:
         return default if value is None else value.lower() == "true"
 
     def time(self, short: str) -> int | None:
-        """The value of a flag that is a time: milliseconds, `now`, or yyyy-MM-dd#HH:mm:ss:SSS."""
+        """The value of a flag that is a time."""
         value = self._values.get(short)
-        if value is None:
-            return None
-        if value == "now":
-            return time.time_ns() // 1_000_000
-        try:
-            return int(value)
-        except ValueError:
-            pass
-        try:
-            return round(datetime.strptime(value, "%Y-%m-%d#%H:%M:%S:%f").timestamp() * 1000)
-        except ValueError:
-            raise BadFlagsError(f"-{short} {value} is no time: give ms or yyyy-MM-dd#HH:mm:ss:SSS") from None
+        return None if value is None else read_time(value)
 
 
-Run = Callable[["Admin", Flags], Awaitable[None]]
+Run = Callable[["Admin", Given], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """A verb: what it does, which flags it takes, and which of some flags one must be there."""
+class Verb(NamedTuple):
+    """A verb of mqadmin; `operation` is what it does, where that is one."""
 
     name: str
     help: str
     flags: tuple[Flag, ...]
     run: Run
-    one_of: str = ""
+    operation: Operation | None = None
 
     def usage(self) -> str:
         """How to use it."""
+        marks = {REQUIRED: "  (required)", ONE_OF: "  (one of these)"}
         lines = [f"usage: mqadmin {self.name}"]
         for flag in sorted((*_COMMON, *self.flags), key=lambda one: one.short):
-            value = " <arg>" if flag.has_value else ""
-            mark = (
-                "  (required)" if flag.required else "  (one of these)" if flag.short in self.one_of else ""
-            )
-            lines.append(f" -{flag.short},--{flag.long}{value}{mark}")
+            value = "" if flag.kind == SWITCH else " <arg>"
+            lines.append(f" -{flag.short},--{flag.long}{value}{marks.get(flag.kind, '')}")
         return "\n".join(lines)
 
-    def parse(self, arguments: list[str]) -> Flags:
+    def parse(self, arguments: list[str]) -> Given:
         """The flags in arguments: -t T, -tT, --topic T, --topic=T, -topic T."""
         known = {name: one for one in (*_COMMON, *self.flags) for name in (one.short, one.long)}
         values: dict[str, str] = {}
@@ -134,116 +125,94 @@ class Verb:
             name, _, inline = word.lstrip("-").partition("=")
             value: str | None = inline if "=" in word else None
             if not word.startswith("-") or not name:
-                raise BadFlagsError(f"what is {word}? Every value has a flag before it")
+                raise BadInputError(f"what is {word}? Every value has a flag before it")
             flag = known.get(name) or known.get(word.lstrip("-"))
             if flag is None and not word.startswith("--") and name[0] in known:
                 flag, value = known[name[0]], word[2:]
             if flag is None:
-                raise BadFlagsError(f"Unrecognized option: {word}")
-            if not flag.has_value:
+                raise BadInputError(f"Unrecognized option: {word}")
+            if flag.kind == SWITCH:
                 values[flag.short] = ""
                 continue
             if value is None:
                 if not rest or (rest[0].startswith("-") and rest[0].lstrip("-").partition("=")[0] in known):
-                    raise BadFlagsError(f"Missing argument for option: {flag.short}")
+                    raise BadInputError(f"Missing argument for option: {flag.short}")
                 value = rest.pop(0)
             values[flag.short] = value.strip()
         if "h" not in values:
             self._check(values)
-        return Flags(values)
+        return Given(self, values)
 
     def _check(self, values: Mapping[str, str]) -> None:
-        missing = [flag.short for flag in self.flags if flag.required and flag.short not in values]
+        missing = [one.short for one in self.flags if one.kind == REQUIRED and one.short not in values]
         if missing:
-            raise BadFlagsError(f"Missing required option: {', '.join(missing)}")
-        if self.one_of and not any(short in values for short in self.one_of):
-            raise BadFlagsError(
-                f"Missing required option: one of {', '.join(f'-{one}' for one in self.one_of)}"
-            )
+            raise BadInputError(f"Missing required option: {', '.join(missing)}")
+        one_of = [one.short for one in self.flags if one.kind == ONE_OF]
+        if one_of and not any(short in values for short in one_of):
+            raise BadInputError(f"Missing required option: one of {', '.join(f'-{one}' for one in one_of)}")
+
+    async def __call__(self, admin: Admin, given: Given) -> None:
+        """Do it once, or where -i is an interval again and again after so many seconds."""
+        await self.run(admin, given)
+        while given.has("i") and any(one.long == "interval" for one in self.flags):
+            await asyncio.sleep(max(given.number("i", 10), 1))
+            await self.run(admin, given)
 
 
-# Java's ways to print
+VERBS: dict[str, Verb] = {}
+
+_NO_CONTAINER = "Several brokers in one process are Java's way; `kourou up --brokers N` runs processes."
+_NO_STATIC = "Static topics, with queues that move between brokers, are not served yet."
+_NO_ROCKSDB = "There is no RocksDB: tables are JSON, and queues are files, which `kourou store` shows."
+_NO_CONTROLLER = "There is no controller yet: a slave does not become a master by itself."
+_NO_LITE = "Lite topics of POP are not served yet."
+# The verbs of Java 5.5 that are not here, and why
+NOT_THERE = {
+    "addBroker": _NO_CONTAINER, "removeBroker": _NO_CONTAINER,
+    "updateStaticTopic": _NO_STATIC, "remappingStaticTopic": _NO_STATIC,
+    "exportMetadataInRocksDB": _NO_ROCKSDB, "rocksDBConfigToJson": _NO_ROCKSDB,
+    "checkRocksdbCqWriteProgress": _NO_ROCKSDB,
+    "exportPopRecord": "Records of POP are in the log: the key-value service that it exports is not there.",
+    "getSyncStateSet": _NO_CONTROLLER, "getBrokerEpoch": _NO_CONTROLLER,
+    "getControllerMetaData": _NO_CONTROLLER, "getControllerConfig": _NO_CONTROLLER,
+    "updateControllerConfig": _NO_CONTROLLER,
+    "electMaster": _NO_CONTROLLER, "cleanBrokerMetadata": _NO_CONTROLLER,
+    "getBrokerLiteInfo": _NO_LITE, "getParentTopicInfo": _NO_LITE, "getLiteTopicInfo": _NO_LITE,
+    "getLiteClientInfo": _NO_LITE, "getLiteGroupInfo": _NO_LITE, "triggerLiteDispatch": _NO_LITE,
+}  # fmt: skip
 
 
-def line(form: str, *values: object) -> None:
-    """A line as printf makes it, or several that are made already. What could steer a terminal becomes a dot,
-    and so does the end of a line in a value."""
-    text = form % tuple(printable(v) if isinstance(v, str) else v for v in values) if values else form
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() or c in "\n\t" else "·" for c in text)
-    typer.echo(text)
+def _add(declared: str, help: str, run: Run, operation: Operation | None = None) -> None:
+    name, _, flags = declared.partition(" ")
+    VERBS[name] = Verb(name, help, read_flags(flags), run, operation)
 
 
-def fit(text: str, most: int) -> str:
-    """As much of a text as a column has (UtilAll.frontStringAtLeast)."""
-    return text[:most]
+def verb(declared: str, help: str) -> Callable[[Run], Run]:
+    """Declare a verb that is no single operation: its name and flags, and what it does."""
+
+    def add(run: Run) -> Run:
+        _add(declared, help, run)
+        return run
+
+    return add
 
 
-def human_time(when_ms: int) -> str:
-    """2026-11-15 08:30:00,123."""
-    return f"{datetime.fromtimestamp(when_ms // 1000):%Y-%m-%d %H:%M:%S},{when_ms % 1000:03d}"
+def shows(operation: Operation) -> Callable[[Run], Run]:
+    """Declare the verb of an operation, with a coroutine that prints its answer in Java's words."""
+
+    def add(run: Run) -> Run:
+        _add(operation.java, operation.help.partition("\n")[0], run, operation)
+        return run
+
+    return add
 
 
-def plain_time(when_ms: int) -> str:
-    """2026-11-15 08:30:00."""
-    return f"{datetime.fromtimestamp(when_ms // 1000):%Y-%m-%d %H:%M:%S}"
+def tells(operation: Operation, form: str) -> None:
+    """Declare the verb of an operation that prints a line for each address in its answer, or one where it has
+    none."""
 
+    async def tell(admin: Admin, given: Given) -> None:
+        for address in await given.found(admin) or [None]:
+            line(form, *([address] if address else []))
 
-def java_value(value: object) -> str:
-    """A value as Java's toString has it."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}={java_value(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple | set | frozenset):
-        return "[" + ", ".join(map(java_value, value)) + "]"
-    return str(value)
-
-
-def java_queue(queue: MessageQueue) -> str:
-    """A queue as Java's toString has it."""
-    return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
-
-
-def java_receipt(receipt: SendReceipt) -> str:
-    """A SendResult as Java's toString has it."""
-    return (
-        f"SendResult [sendStatus={receipt.status}, msgId={receipt.message_id}, "
-        f"offsetMsgId={receipt.offset_message_id}, messageQueue={java_queue(receipt.queue)}, "
-        f"queueOffset={receipt.queue_offset}, recallHandle={java_value(receipt.recall_handle)}]"
-    )
-
-
-def java_message(message: ReceivedMessage) -> str:
-    """A MessageExt as Java's toString has it."""
-    body = ", ".join(str(byte - 256 if byte > 127 else byte) for byte in bytes(message.body))
-    return (
-        f"MessageExt [brokerName={message.broker_name}, queueId={message.queue_id}, "
-        f"storeSize={message.store_size}, queueOffset={message.queue_offset}, sysFlag={message.sys_flag}, "
-        f"bornTimestamp={message.born_timestamp}, bornHost=/{format_host(message.born_host)}, "
-        f"storeTimestamp={message.store_timestamp}, storeHost=/{format_host(message.store_host)}, "
-        f"msgId={message.offset_message_id}, commitLogOffset={message.physical_offset}, "
-        f"bodyCRC={message.body_crc}, reconsumeTimes={message.reconsume_times}, "
-        f"preparedTransactionOffset={message.prepared_transaction_offset}, "
-        f"toString()=Message{{topic='{message.topic}', flag={message.flag}, "
-        f"properties={java_value(message.properties)}, body=[{body}], transactionId='null'}}]"
-    )
-
-
-def pretty_json(value: Any) -> str:
-    """JSON for people, as fastjson indents it."""
-    import json
-
-    return json.dumps(value, indent="\t", ensure_ascii=False, separators=(",", ":"))
-
-
-def file_name(text: str) -> str:
-    """A name that others chose, an id of a message or a client, as that of a file: it leads nowhere else."""
-    return re.sub(r"^\.+", "_", re.sub(r"[^\w.@#-]", "_", text)) or "_"
-
-
-def temporary(*parts: str) -> Path:
-    """A place in the system's directory for temporary files, below `rocketmq`."""
-    return Path(tempfile.gettempdir(), "rocketmq", *parts)
+    shows(operation)(tell)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nicegui import ui
 
 from kourou.admin.model import BrokerState
+from kourou.admin.operations import brokers, name_servers
+from kourou.admin.operations.declare import Operation, Table, columns
 from kourou.console.door.users import Role
 from kourou.console.texts import t
 from kourou.console.views.components import (
@@ -21,9 +23,16 @@ from kourou.console.views.components import (
     number,
     page_title,
     size,
+    tab_sections,
 )
-from kourou.console.views.table import Column, DataTable, RowAction
+from kourou.console.views.operations import AnswerTable, change
+from kourou.console.views.table import RowAction
 from kourou.console.views.view import View
+
+VALUES = Table(
+    columns("Name=name:code, Value=value:code"),
+    rows=lambda found: [{"name": name, "value": value} for name, value in found.items()],
+)
 
 
 async def draw(view: View, address: str) -> None:
@@ -42,26 +51,27 @@ async def draw(view: View, address: str) -> None:
         with card():
             empty("dns", t("No such broker is known"), t("See the page Cluster for those that are"))
         return
-    with ui.tabs().props("align=left no-caps") as tabs:
-        status = ui.tab("status", t("Status"))
-        config = ui.tab("config", t("Configuration"))
-        replication = ui.tab("replication", t("Replication"))
-    with ui.tab_panels(tabs, value=status, animated=False):
-        with ui.tab_panel(status):
-            Section(
-                lambda: view.backend.ask(("runtime", address), lambda admin: admin.brokers.runtime(address)),
+    given = {"broker": address}
+    sections: list[Section] = []
+    sections += tab_sections(
+        {
+            "status": (
+                t("Status"),
+                lambda: view.answer(brokers.status, given),
                 lambda found: _draw_status(state, found),
-            )
-        with ui.tab_panel(config):
-            section = Section(
-                lambda: view.backend.ask(("config", address), lambda admin: admin.brokers.config(address)),
-                lambda found: _draw_config(view, address, found, lambda: section),
-            )
-        with ui.tab_panel(replication):
-            Section(
-                lambda: view.backend.ask(("ha", address), lambda admin: admin.brokers.ha_status(address)),
+            ),
+            "config": (
+                t("Configuration"),
+                lambda: view.answer(brokers.config, given),
+                lambda found: _draw_config(view, address, found, lambda: sections[1]),
+            ),
+            "replication": (
+                t("Replication"),
+                lambda: view.answer(brokers.ha_status, given),
                 _draw_replication,
-            )
+            ),
+        }
+    )
 
 
 def _draw_badges(state: BrokerState) -> None:
@@ -70,31 +80,21 @@ def _draw_badges(state: BrokerState) -> None:
 
 
 def _draw_menu(view: View, state: BrokerState) -> None:
-    async def clean(what: str) -> None:
-        await view.change(
-            Role.ADMIN,
-            lambda admin: admin.brokers.clean(what, broker=state.address),
-            t("The broker cleans up"),
-        )
-
-    async def permit(is_allowed: bool) -> None:
-        servers = view.backend.admin.name_servers
-        if is_allowed:
-            await view.change(
-                Role.ADMIN, lambda _: servers.add_write(state.broker_name), t("It is sent to again")
-            )
-        else:
-            await view.change(
-                Role.ADMIN, lambda _: servers.wipe_write(state.broker_name), t("Nothing new is sent to it")
-            )
+    def item(text: str, operation: Operation, done: str, **given: str) -> None:
+        ui.menu_item(text, lambda: change(view, operation, given, done))
 
     with ui.button(t("Maintenance"), icon="build").props("outline"), ui.menu():
-        ui.menu_item(t("Remove empty queues"), lambda: clean("queues"))
-        ui.menu_item(t("Remove queues of deleted topics"), lambda: clean("topics"))
-        ui.menu_item(t("Remove expired log files"), lambda: clean("log"))
+        for what, text in (
+            ("queues", t("Remove empty queues")),
+            ("topics", t("Remove queues of deleted topics")),
+            ("log", t("Remove expired log files")),
+        ):
+            item(text, brokers.clean, t("The broker cleans up"), what=what, broker=state.address)
         ui.separator()
-        ui.menu_item(t("Stop writes, before it is shut down"), lambda: permit(False))
-        ui.menu_item(t("Allow writes again"), lambda: permit(True))
+        name = state.broker_name
+        stopped = t("Nothing new is sent to it")
+        item(t("Stop writes, before it is shut down"), name_servers.wipe_write, stopped, broker=name)
+        item(t("Allow writes again"), name_servers.add_write, t("It is sent to again"), broker=name)
 
 
 def _draw_status(state: BrokerState, runtime: Mapping[str, str]) -> None:
@@ -115,12 +115,10 @@ def _draw_status(state: BrokerState, runtime: Mapping[str, str]) -> None:
             }
         )
     with card(t("All figures")):
-        columns = [Column("name", t("Name"), "code"), Column("value", t("Value"), "code")]
-        rows = [{"name": key, "value": value} for key, value in runtime.items()]
-        DataTable(columns, rows, export=f"{state.broker_name}-status", per_page=50)
+        AnswerTable(VALUES, runtime, export=f"{state.broker_name}-status", per_page=50)
 
 
-def _draw_config(view: View, address: str, config: Mapping[str, str], section: Any) -> None:
+def _draw_config(view: View, address: str, config: Mapping[str, str], section: Callable[[], Section]) -> None:
     def edit(row: dict[str, Any]) -> None:
         with dialog(row["name"]) as box:
             value = ui.input(t("Value"), value=str(row["value"])).props("outlined dense autofocus")
@@ -129,29 +127,19 @@ def _draw_config(view: View, address: str, config: Mapping[str, str], section: A
             )
 
             async def save() -> bool:
-                changes = {str(row["name"]): str(value.value)}
-                done = await view.change(
-                    Role.ADMIN,
-                    lambda admin: admin.brokers.set_config(changes, broker=address),
-                    t("{name} is changed", name=row["name"]),
-                )
-                if done is not None:
-                    await section().load()
-                return done is not None
+                given = {"changes": {row["name"]: str(value.value)}, "broker": address}
+                done = t("{name} is changed", name=row["name"])
+                return await change(view, brokers.set_config, given, done, lambda *_: section().load())
 
             dialog_buttons(box, t("Save"), save)
 
     with card():
-        DataTable(
-            [Column("name", t("Name"), "code"), Column("value", t("Value"), "code")],
-            [{"name": key, "value": value} for key, value in sorted(config.items())],
-            export="broker-config",
-            per_page=50,
-            actions=[RowAction("edit", t("Edit"), edit)] if view.may(Role.ADMIN) else [],
-        )
+        actions = [RowAction("edit", t("Edit"), edit)] if view.may(Role.ADMIN) else []
+        AnswerTable(VALUES, config, export="broker-config", per_page=50, actions=actions)
 
 
-def _draw_replication(status: dict[str, Any]) -> None:
+def _draw_replication(found: list[dict[str, Any]]) -> None:
+    status = found[0]
     if not status.get("master"):
         client = status.get("haClientRuntimeInfo") or {}
         with card(t("This slave")):
@@ -164,7 +152,6 @@ def _draw_replication(status: dict[str, Any]) -> None:
                 }
             )
         return
-    slaves = status.get("haConnectionInfo") or []
     with card(t("This master")):
         facts(
             {
@@ -173,25 +160,7 @@ def _draw_replication(status: dict[str, Any]) -> None:
             }
         )
     with card(t("Slaves")):
-        if not slaves:
+        if not status.get("haConnectionInfo"):
             empty("sync_disabled", t("No slaves are connected"), t("Messages are kept by this broker alone"))
             return
-        rows = [
-            {
-                "name": slave.get("addr"),
-                "behind": int(slave.get("diff") or 0),
-                "position": int(slave.get("slaveAckOffset") or 0),
-                "speed": float(slave.get("transferredByteInSecond") or 0) / 1024,
-                "sync": t("in sync") if slave.get("inSync") else t("behind"),
-                "sync_color": "good" if slave.get("inSync") else "warn",
-            }
-            for slave in slaves
-        ]
-        columns = [
-            Column("name", t("Address"), "code"),
-            Column("sync", t("State"), "badge"),
-            Column("behind", t("Bytes behind"), "number"),
-            Column("position", t("Position"), "number", minor=True),
-            Column("speed", t("KiB / s"), "number", minor=True),
-        ]
-        DataTable(columns, rows, export="slaves")
+        AnswerTable(brokers.SLAVES, found, export="slaves")

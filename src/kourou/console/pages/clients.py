@@ -5,16 +5,28 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from nicegui import ui
-
 from kourou.admin import Admin
+from kourou.admin.operations.declare import Table, columns
 from kourou.client.core import RefusedError
 from kourou.console.texts import t
-from kourou.console.views.components import Section, card, page_title
-from kourou.console.views.table import Column, DataTable
-from kourou.console.views.view import View, group_url
+from kourou.console.views.components import card, page_title, tab_sections
+from kourou.console.views.operations import AnswerTable
+from kourou.console.views.view import View
 
 AT_ONCE = 8
+PRODUCERS = Table(
+    columns(
+        "Group=group, Client=clientId:code, Address=remoteIP:code-, Language=language-, "
+        "Version=versionDesc-, Brokers=brokers-",
+        brokers=lambda row: ", ".join(sorted(row["brokers"])),
+    )
+)
+CONSUMERS = Table(
+    columns(
+        "Group=group:group, Client=client:code, Address=address:code-, Language=language-, Version=version-, "
+        "Topics=topics-"
+    )
+)
 
 
 async def draw(view: View) -> None:
@@ -24,41 +36,29 @@ async def draw(view: View) -> None:
     ask = view.backend.ask
     masters = dict(view.snapshot.masters)
     groups = [name for name, row in view.snapshot.groups.items() if row.clients]
-    with ui.tabs().props("align=left no-caps") as tabs:
-        first = ui.tab("producers", t("Producers"))
-        ui.tab("consumers", t("Consumers"))
-    with ui.tab_panels(tabs, value=first, animated=False):
-        with ui.tab_panel("producers"):
-            Section(
+    tab_sections(
+        {
+            "producers": (
+                t("Producers"),
                 lambda: ask(("producers", *masters), lambda admin: _producers(admin, masters)),
-                lambda rows: _draw(rows, t("No producer is connected"), "producers"),
-            )
-        with ui.tab_panel("consumers"):
-            Section(
+                lambda rows: _draw(PRODUCERS, rows, t("No producer is connected"), "producers"),
+            ),
+            "consumers": (
+                t("Consumers"),
                 lambda: ask(("consumers", *groups), lambda admin: _consumers(admin, groups)),
-                lambda rows: _draw(rows, t("No consumer is connected"), "consumers"),
-            )
+                lambda rows: _draw(CONSUMERS, rows, t("No consumer is connected"), "consumers"),
+            ),
+        }
+    )
 
 
 async def _producers(admin: Admin, masters: dict[str, str]) -> list[dict[str, Any]]:
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
     for broker, address in masters.items():
         for group, clients in (await admin.producers.at_broker(address)).items():
             for client in clients:
-                key = f"{group} {client.get('clientId')}"
-                row = rows.setdefault(
-                    key,
-                    {
-                        "id": key,
-                        "group": group,
-                        "client": client.get("clientId"),
-                        "address": client.get("remoteIP") or "",
-                        "language": client.get("language") or "",
-                        "version": client.get("versionDesc") or "",
-                        "brokers": "",
-                    },
-                )
-                row["brokers"] = ", ".join(sorted({*filter(None, row["brokers"].split(", ")), broker}))
+                key = group, str(client.get("clientId"))
+                rows.setdefault(key, {**client, "group": group, "brokers": set()})["brokers"].add(broker)
     return list(rows.values())
 
 
@@ -71,31 +71,18 @@ async def _consumers(admin: Admin, groups: list[str]) -> list[dict[str, Any]]:
                 found = await admin.groups.connections(group)
             except RefusedError:
                 return []  # gone meanwhile
+        topics = ", ".join(subscription.topic for subscription in found.subscriptions)
         return [
             {
-                "id": f"{group} {one.client_id}",
-                "group": group,
-                "group_href": group_url(group),
-                "client": one.client_id,
-                "address": one.address,
-                "language": one.language,
-                "version": one.version,
-                "brokers": ", ".join(subscription.topic for subscription in found.subscriptions),
+                "group": group, "client": one.client_id, "address": one.address, "language": one.language,
+                "version": one.version, "topics": topics,
             }
             for one in found.clients
-        ]
+        ]  # fmt: skip
 
     return [row for rows in await asyncio.gather(*map(ask, groups)) for row in rows]
 
 
-def _draw(rows: list[dict[str, Any]], nothing: str, export: str) -> None:
-    columns = [
-        Column("group", t("Group"), "link"),
-        Column("client", t("Client"), "code"),
-        Column("address", t("Address"), "code", minor=True),
-        Column("language", t("Language"), minor=True),
-        Column("version", t("Version"), minor=True),
-        Column("brokers", t("Brokers") if export == "producers" else t("Topics"), minor=True),
-    ]
+def _draw(shown: Table, rows: list[dict[str, Any]], nothing: str, export: str) -> None:
     with card():
-        DataTable(columns, rows, key="id", export=export, nothing=nothing)
+        AnswerTable(shown, rows, export=export, nothing=nothing)

@@ -7,13 +7,21 @@ from typing import Any
 from nicegui import ui
 
 from kourou.admin import Admin
-from kourou.console.pages.overview import broker_columns, broker_rows
-from kourou.console.texts import t
+from kourou.admin.operations.declare import Table, columns
+from kourou.console.pages.overview import BROKERS
+from kourou.console.texts import later, t
 from kourou.console.views.components import Section, card, live, page_title
-from kourou.console.views.table import Column, DataTable
+from kourou.console.views.operations import AnswerTable
 from kourou.console.views.view import View
 from kourou.errors import KourouError
 from kourou.remoting.protocol.codes import RequestCode
+
+TODAY = columns(
+    "In today=today:number-",
+    today=lambda state: state.difference("msgPutTotalTodayNow", "msgPutTotalTodayMorning"),
+)
+SERVERS = Table(columns("Address=address:code, State=state:badge, Problem=why:code"))
+UP, DOWN = later("up"), later("down")
 
 
 async def draw(view: View) -> None:
@@ -21,26 +29,19 @@ async def draw(view: View) -> None:
     await view.backend.ready()
     page_title(t("Cluster"), t("Brokers, their roles and replication, and name servers"))
     with card(t("Brokers")):
-        columns = [*broker_columns(), Column("today", t("In today"), "number", minor=True)]
-        if len(view.snapshot.clusters) > 1:
-            columns.insert(0, Column("cluster", t("Cluster"), minor=True))
-        table = DataTable(columns, key="address", export="brokers", nothing=t("No brokers"))
+        several = columns("Cluster=cluster-") if len(view.snapshot.clusters) > 1 else ()
+        table = AnswerTable(
+            Table((*several, *BROKERS.columns, *TODAY)), export="brokers", nothing=t("No brokers")
+        )
         problems = ui.column().classes("w-full gap-2 mt-2")
     with card(t("Name servers")):
-        Section(lambda: view.backend.ask("name servers", _name_servers), _draw_name_servers)
-
-    def rows() -> list[dict[str, Any]]:
-        extra = {
-            state.address: {
-                "cluster": state.cluster,
-                "today": state.difference("msgPutTotalTodayNow", "msgPutTotalTodayMorning"),
-            }
-            for state in view.snapshot.brokers
-        }
-        return [{**row, **extra[row["address"]]} for row in broker_rows(view)]
+        Section(
+            lambda: view.backend.ask("name servers", _name_servers),
+            lambda found: AnswerTable(SERVERS, found, export="name-servers"),
+        )
 
     def refresh() -> None:
-        table.show(rows())
+        table.show(view.snapshot.brokers)
         with problems.clear():
             for state in view.snapshot.brokers:
                 if state.error is not None:
@@ -56,25 +57,7 @@ async def _name_servers(admin: Admin) -> list[dict[str, Any]]:
     for address in sorted(admin.core.name_servers):
         try:
             await admin.link.ask(address, RequestCode.GET_NAMESRV_CONFIG)
+            found.append({"address": address, "state": UP, "why": ""})
         except KourouError as error:
-            found.append({"address": address, "is_up": False, "why": str(error)})
-        else:
-            found.append({"address": address, "is_up": True, "why": ""})
+            found.append({"address": address, "state": DOWN, "why": str(error)})
     return found
-
-
-def _draw_name_servers(servers: list[dict[str, Any]]) -> None:
-    rows = [
-        {
-            **server,
-            "state": t("up") if server["is_up"] else t("down"),
-            "state_color": "good" if server["is_up"] else "bad",
-        }
-        for server in servers
-    ]
-    columns = [
-        Column("address", t("Address"), "code"),
-        Column("state", t("State"), "badge"),
-        Column("why", t("Problem"), "code"),
-    ]
-    DataTable(columns, rows, key="address", export="name-servers")

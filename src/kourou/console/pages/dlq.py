@@ -8,13 +8,14 @@ import orjson
 from nicegui import ui
 
 from kourou.admin import Admin
+from kourou.admin.operations.declare import Table, columns
 from kourou.client.consume.received import ReceivedMessage
+from kourou.console.contents import TopicRow
 from kourou.console.door.users import Role
-from kourou.console.pages.messages import show_table
-from kourou.console.reading import OF_THE_WAY, Found, as_json, browse
+from kourou.console.reading import MESSAGES, OF_THE_WAY, Found, as_json, browse
 from kourou.console.texts import t
 from kourou.console.views.components import Section, card, dialog, dialog_buttons, empty, live, page_title
-from kourou.console.views.table import Column, DataTable
+from kourou.console.views.operations import AnswerTable
 from kourou.console.views.view import View, from_path, to_path
 from kourou.message import Message
 from kourou.message import properties as names
@@ -23,33 +24,27 @@ from kourou.message.topics import DLQ_PREFIX, RETRY_PREFIX
 RESEND_S = 30.0
 
 
+def _link(row: TopicRow) -> tuple[str, str]:
+    group = row.name.removeprefix(DLQ_PREFIX)
+    return group, f"/dlq/{to_path(group)}"
+
+
+GROUPS = Table(
+    columns("Group=group:link, Dead letters=messages:number, Last message=last_update_ms:time", group=_link)
+)
+
+
 async def draw(view: View) -> None:
     """Draw the page: the groups that have dead letters."""
     page_title(t("Dead letters"), t("Messages that a group has given up after its last try"))
     with card():
-        table = DataTable(
-            [
-                Column("name", t("Group"), "link"),
-                Column("dead", t("Dead letters"), "number"),
-                Column("last", t("Last message"), "time"),
-            ],
-            export="dead-letters",
-            sort="dead",
-            descending=True,
-            nothing=t("No group has dead letters. Good."),
+        nothing = t("No group has dead letters. Good.")
+        table = AnswerTable(
+            GROUPS, export="dead-letters", sort="Dead letters", descending=True, nothing=nothing
         )
 
     def refresh() -> None:
-        table.show(
-            {
-                "name": name.removeprefix(DLQ_PREFIX),
-                "name_href": f"/dlq/{to_path(name.removeprefix(DLQ_PREFIX))}",
-                "dead": row.messages,
-                "last": row.last_update_ms,
-            }
-            for name, row in view.snapshot.topics.items()
-            if row.kind == "dlq"
-        )
+        table.show(row for row in view.snapshot.topics.values() if row.kind == "dlq")
 
     await view.backend.ready()
     live(view, refresh)
@@ -67,9 +62,8 @@ async def draw_group(view: View, name: str) -> None:
 
 
 def _draw_letters(view: View, group: str, found: Found) -> None:
-    messages = {message.offset_message_id: message for message in found.messages}
     with card():
-        if not messages:
+        if not found.messages:
             empty("mark_email_read", t("No dead letters"))
             return
         with ui.row().classes("k-toolbar mb-2"):
@@ -77,18 +71,17 @@ def _draw_letters(view: View, group: str, found: Found) -> None:
                 ui.button(t("Send again"), icon="replay", on_click=lambda: resend()).props("unelevated")
             ui.button(t("Export JSON"), icon="data_object", on_click=lambda: export()).props("outline")
             ui.label(t("The selected ones, or all")).classes("k-subtitle")
-        table = show_table(found.messages, f"{group}-dead-letters", selection=True)
-
-    def chosen() -> list[ReceivedMessage]:
-        keys = [row["id"] for row in table.selected] or list(messages)
-        return [messages[key] for key in keys if key in messages]
+        table = AnswerTable(
+            MESSAGES, found.messages, export=f"{group}-dead-letters", sort="Stored", descending=True,
+            selection=True,
+        )  # fmt: skip
 
     def export() -> None:
-        text = b"".join(orjson.dumps(as_json(message)) + b"\n" for message in chosen())
+        text = b"".join(orjson.dumps(as_json(message)) + b"\n" for message in table.chosen)
         ui.download.content(text, f"{group}-dead-letters.jsonl", "application/x-ndjson")
 
     def resend() -> None:
-        wanted = chosen()
+        wanted = table.chosen
         with dialog(t("Send again")) as box:
             ui.label(
                 t(

@@ -6,12 +6,14 @@ from datetime import datetime
 
 from nicegui import ui
 
-from kourou.admin.model import MessageTrack
+from kourou.admin.model import DirectResult, MessageTrack
+from kourou.admin.operations import messages
+from kourou.admin.operations.declare import Table, columns
 from kourou.client.consume.received import ReceivedMessage
 from kourou.console.door.users import Role
 from kourou.console.pages.timeline import draw_trace
 from kourou.console.reading import MAX_SHOWN_BYTES, body_forms
-from kourou.console.texts import t
+from kourou.console.texts import later, t
 from kourou.console.views.components import (
     Section,
     card,
@@ -23,17 +25,26 @@ from kourou.console.views.components import (
     page_title,
     size,
 )
-from kourou.console.views.table import Column, DataTable
-from kourou.console.views.view import View, from_path, group_url, message_url, to_path, topic_url
+from kourou.console.views.operations import AnswerTable, ask, change
+from kourou.console.views.view import View, from_path, message_url, to_path, topic_url
 from kourou.message.host import format_host
 
-TRACK_COLORS = {
-    "CONSUMED": "good",
-    "CONSUMED_BUT_FILTERED": "mute",
-    "NOT_CONSUME_YET": "warn",
-    "NOT_ONLINE": "bad",
-    "PULL": "info",
-}
+_STATES = {
+    "CONSUMED": later("consumed"), "CONSUMED_BUT_FILTERED": later("left out by its filter"),
+    "NOT_CONSUME_YET": later("not consumed yet"), "NOT_ONLINE": later("offline"),
+    "PULL": later("pulls, not known"), "CONSUME_BROADCASTING": later("broadcasting, not known"),
+    "UNKNOWN": later("not known"),
+}  # fmt: skip
+TRACKS = Table(
+    columns(
+        "Group=group:group, State=state:badge, Reason=reason:code-",
+        state=lambda one: _STATES.get(one.track_type, one.track_type),
+    )
+)
+PROPERTIES = Table(
+    columns("Name=name:code, Value=value:code"),
+    rows=lambda found: [{"name": name, "value": value} for name, value in sorted(found.items())],
+)
 
 
 async def draw(view: View, topic: str, message_id: str) -> None:
@@ -79,9 +90,7 @@ def _draw(view: View, topic: str, message: ReceivedMessage) -> None:
         with card(t("Body")):
             _draw_body(message)
     with card(t("Properties")):
-        columns = [Column("name", t("Name"), "code"), Column("value", t("Value"), "code")]
-        rows = [{"name": key, "value": value} for key, value in sorted(message.properties.items())]
-        DataTable(columns, rows, export="properties", per_page=10)
+        AnswerTable(PROPERTIES, message.properties, export="properties", per_page=10)
     with card(t("Who has consumed it")):
         Section(
             lambda: view.backend.ask(
@@ -127,48 +136,16 @@ def _draw_tracks(tracks: list[MessageTrack]) -> None:
     if not tracks:
         empty("groups", t("No group consumes this topic"))
         return
-    texts = {
-        "CONSUMED": t("consumed"),
-        "CONSUMED_BUT_FILTERED": t("left out by its filter"),
-        "NOT_CONSUME_YET": t("not consumed yet"),
-        "NOT_ONLINE": t("offline"),
-        "PULL": t("pulls, not known"),
-        "CONSUME_BROADCASTING": t("broadcasting, not known"),
-        "UNKNOWN": t("not known"),
-    }
-    rows = [
-        {
-            "name": one.group,
-            "name_href": group_url(one.group),
-            "state": texts.get(one.track_type, one.track_type),
-            "state_color": TRACK_COLORS.get(one.track_type, "mute"),
-            "reason": one.reason or "",
-        }
-        for one in tracks
-    ]
-    columns = [
-        Column("name", t("Group"), "link"),
-        Column("state", t("State"), "badge"),
-        Column("reason", t("Reason"), "code", minor=True),
-    ]
-    DataTable(columns, rows, export="tracks", per_page=10)
+    AnswerTable(TRACKS, tracks, export="tracks", per_page=10)
 
 
 def _resend_dialog(view: View, topic: str, message_id: str) -> None:
-    with dialog(t("Send again")) as box:
-        ui.label(t("A new message with the same body and properties goes to {topic}.", topic=topic))
-
-        async def send() -> bool:
-            receipt = await view.change(
-                Role.OPERATOR,
-                lambda admin: admin.messages.resend(topic, message_id),
-                t("The message is sent"),
-            )
-            if receipt is not None:
-                ui.navigate.to(message_url(topic, receipt.offset_message_id))
-            return receipt is not None
-
-        dialog_buttons(box, t("Send"), send)
+    ask(
+        view, messages.resend, t("Send again"), t("Send"), t("The message is sent"), fields="",
+        fixed={"topic": topic, "message_id": message_id},
+        notes=[t("A new message with the same body and properties goes to {topic}.", topic=topic)],
+        then=lambda _, sent: ui.navigate.to(message_url(topic, sent.offset_message_id)),
+    )  # fmt: skip
 
 
 def _consume_dialog(view: View, topic: str, message_id: str) -> None:
@@ -176,41 +153,36 @@ def _consume_dialog(view: View, topic: str, message_id: str) -> None:
     online = [name for name, row in groups.items() if row.clients and topic in row.topics] or [
         name for name, row in groups.items() if row.clients
     ]
-    with dialog(t("Consume directly")) as box:
-        if not online:
+    if not online:
+        with dialog(t("Consume directly")):
             empty("cloud_off", t("Nobody is online"), t("Start a client of the group, and look again"))
-            return
-        group = ui.select(online, value=online[0], label=t("Group")).props("outlined dense")
-        clients = sorted(groups[online[0]].clients)
-        client = ui.select(clients, value=clients[0], label=t("Client")).props("outlined dense")
-
-        def choose() -> None:
-            found = sorted(groups[str(group.value)].clients)
-            client.set_options(found, value=found[0] if found else None)
-
-        group.on_value_change(choose)
+        return
+    clients = {
+        f"{client} · {name}": (name, client) for name in online for client in sorted(groups[name].clients)
+    }
+    with dialog(t("Consume directly")) as box:
+        chosen = ui.select(list(clients), value=next(iter(clients)), label=t("Client")).props(
+            "outlined dense"
+        )
         ui.label(t("This client consumes it now, whatever became of it before."))
 
         async def consume() -> bool:
-            result = await view.change(
-                Role.OPERATOR,
-                lambda admin: admin.messages.consume_directly(
-                    str(group.value), str(client.value), topic, message_id
-                ),
-                t("The client has answered"),
-            )
-            if result is not None:
-                with dialog(t("The client has answered")):
-                    facts(
-                        {
-                            t("Result"): result.consume_result,
-                            t("Remark"): result.remark,
-                            t("Milliseconds"): str(result.spent_ms),
-                        }
-                    )
-            return result is not None
+            group, client = clients[str(chosen.value)]
+            given = {"topic": topic, "message_id": message_id, "group": group, "client": client}
+            return await change(view, messages.consume, given, t("The client has answered"), _show_result)
 
         dialog_buttons(box, t("Consume directly"), consume)
+
+
+def _show_result(_: object, result: DirectResult) -> None:
+    with dialog(t("The client has answered")):
+        facts(
+            {
+                t("Result"): result.consume_result,
+                t("Remark"): result.remark,
+                t("Milliseconds"): str(result.spent_ms),
+            }
+        )
 
 
 def _time(when_ms: int) -> str:

@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from nicegui import ui
 
-from kourou.client.consume.received import ReceivedMessage
-from kourou.console.pages.groups.offsets import read_time, time_input
-from kourou.console.reading import MOST_MESSAGES, Found, browse, row_of
+from kourou.admin.operations.parameters import read_time
+from kourou.console.reading import MESSAGES, MOST_MESSAGES, Found, browse
 from kourou.console.texts import t
 from kourou.console.views.components import card, empty, failure, page_title
-from kourou.console.views.table import Column, DataTable
+from kourou.console.views.operations import AnswerTable, time_input
 from kourou.console.views.view import View, from_path
 from kourou.errors import KourouError
-
-
-def columns() -> list[Column]:
-    """The columns of a table of messages."""
-    return [
-        Column("stored", t("Stored"), "time"),
-        Column("message", t("Message id"), "id"),
-        Column("tag", t("Tag"), minor=True),
-        Column("keys", t("Keys"), "code", minor=True),
-        Column("queue", t("Queue"), "number", minor=True),
-        Column("offset", t("Offset"), "number", minor=True),
-        Column("body", t("Body"), "line"),
-    ]
 
 
 async def draw(view: View, topic: str = "", key: str = "") -> None:
@@ -125,17 +110,4 @@ def _draw_found(found: Found, topic: str) -> None:
             ui.label(
                 t("The newest {count}; ask for a shorter time to see others.", count=MOST_MESSAGES)
             ).classes("k-subtitle mb-2")
-        show_table(found.messages, f"{topic}-messages")
-
-
-def show_table(messages: list[ReceivedMessage], export: str, **options: Any) -> DataTable:
-    """A table of messages."""
-    return DataTable(
-        columns(),
-        [row_of(message) for message in messages],
-        key="id",
-        export=export,
-        sort="stored",
-        descending=True,
-        **options,
-    )
+        AnswerTable(MESSAGES, found.messages, export=f"{topic}-messages", sort="Stored", descending=True)

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from kourou.admin.operations.declare import Table, columns
 from kourou.console.backend import BROKERS_INTERVAL_S
-from kourou.console.texts import t
+from kourou.console.contents import GroupRow, TopicRow
+from kourou.console.texts import later, t
 from kourou.console.views.components import Stat, card, grid, line_chart, live, number, page_title
-from kourou.console.views.table import Column, DataTable
-from kourou.console.views.view import View, broker_url, group_url, topic_url
+from kourou.console.views.operations import AnswerTable
+from kourou.console.views.view import View, broker_url
 
 TOP = 8
+TOPICS = Table(columns("Topic=name:topic, In / s=tps:number, Messages=messages:number"))
+GROUPS = Table(
+    columns("Group=name:group, Lag=lag:number, Clients=clients:number", clients=lambda row: len(row.clients))
+)
+BROKERS = Table(
+    columns(
+        "Broker=broker:link, Role=role:badge, State=state:badge, Address=address:address-, Version=version-, "
+        "In / s=in_tps:number, Out / s=out_tps:number, Disk=disk_ratio:percent-",
+        broker=lambda state: (state.broker_name, broker_url(state.address)),
+        role=lambda state: later("master") if state.broker_id == 0 else f"slave {state.broker_id}",
+        state=lambda state: later("up") if state.error is None else later("down"),
+    )
+)
 
 
 async def draw(view: View) -> None:
@@ -29,29 +42,13 @@ async def draw(view: View) -> None:
         draw_lag = line_chart(t("Total lag"), [(t("Lag"), "lag")])
     with grid(wide=True):
         with card(t("Busiest topics")):
-            topics = DataTable(
-                [
-                    Column("name", t("Topic"), "link"),
-                    Column("tps", t("In / s"), "number"),
-                    Column("messages", t("Messages"), "number"),
-                ],
-                export="busiest-topics",
-                per_page=TOP,
-                nothing=t("No topics yet: create one on the page Topics"),
-            )
+            nothing = t("No topics yet: create one on the page Topics")
+            topics = AnswerTable(TOPICS, export="busiest-topics", per_page=TOP, nothing=nothing)
         with card(t("Groups that are behind")):
-            groups = DataTable(
-                [
-                    Column("name", t("Group"), "link"),
-                    Column("lag", t("Lag"), "number"),
-                    Column("clients", t("Clients"), "number"),
-                ],
-                export="groups-behind",
-                per_page=TOP,
-                nothing=t("No consumer groups yet: they come with their first client"),
-            )
+            nothing = t("No consumer groups yet: they come with their first client")
+            groups = AnswerTable(GROUPS, export="groups-behind", per_page=TOP, nothing=nothing)
     with card(t("Brokers")):
-        brokers = DataTable(broker_columns(), key="address", export="brokers", nothing=t("No brokers"))
+        brokers = AnswerTable(BROKERS, export="brokers", nothing=t("No brokers"))
 
     def refresh() -> None:
         snapshot = view.snapshot
@@ -72,7 +69,7 @@ async def draw(view: View) -> None:
         draw_lag(points)
         topics.show(_top_topics(view))
         groups.show(_top_groups(view))
-        brokers.show(broker_rows(view))
+        brokers.show(snapshot.brokers)
 
     await view.backend.ready()
     live(view, refresh)
@@ -82,58 +79,11 @@ def _behind(view: View) -> int:
     return sum(group.lag > 0 for group in view.snapshot.groups.values())
 
 
-def _top_topics(view: View) -> list[dict[str, Any]]:
+def _top_topics(view: View) -> list[TopicRow]:
     rows = [row for row in view.snapshot.topics.values() if row.kind not in ("system", "retry", "dlq")]
-    rows.sort(key=lambda row: (-row.tps, -row.messages, row.name))
-    return [
-        {
-            "name": row.name,
-            "name_href": topic_url(row.name),
-            "tps": round(row.tps, 1),
-            "messages": row.messages,
-        }
-        for row in rows[:TOP]
-    ]
+    return sorted(rows, key=lambda row: (-row.tps, -row.messages, row.name))[:TOP]
 
 
-def _top_groups(view: View) -> list[dict[str, Any]]:
+def _top_groups(view: View) -> list[GroupRow]:
     rows = [row for row in view.snapshot.groups.values() if not row.is_system]
-    rows.sort(key=lambda row: (-row.lag, -len(row.clients), row.name))
-    return [
-        {"name": row.name, "name_href": group_url(row.name), "lag": row.lag, "clients": len(row.clients)}
-        for row in rows[:TOP]
-    ]
-
-
-def broker_columns() -> list[Column]:
-    """The columns of a table of brokers."""
-    return [
-        Column("broker", t("Broker"), "link"),
-        Column("role", t("Role"), "badge"),
-        Column("state", t("State"), "badge"),
-        Column("address", t("Address"), "address", minor=True),
-        Column("version", t("Version"), minor=True),
-        Column("in_tps", t("In / s"), "number"),
-        Column("out_tps", t("Out / s"), "number"),
-        Column("disk", t("Disk"), "percent", minor=True),
-    ]
-
-
-def broker_rows(view: View) -> list[dict[str, Any]]:
-    """The brokers, as rows of a table."""
-    return [
-        {
-            "broker": state.broker_name,
-            "broker_href": broker_url(state.address),
-            "role": t("master") if state.broker_id == 0 else t("slave {id}", id=state.broker_id),
-            "role_color": "info" if state.broker_id == 0 else "mute",
-            "state": t("up") if state.error is None else t("down"),
-            "state_color": "good" if state.error is None else "bad",
-            "address": state.address,
-            "version": state.version,
-            "in_tps": round(state.in_tps, 1),
-            "out_tps": round(state.out_tps, 1),
-            "disk": round(state.disk_ratio, 3),
-        }
-        for state in view.snapshot.brokers
-    ]
+    return sorted(rows, key=lambda row: (-row.lag, -len(row.clients), row.name))[:TOP]

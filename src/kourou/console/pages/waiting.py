@@ -6,21 +6,32 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from nicegui import ui
-
 from kourou.admin import Admin
+from kourou.admin.operations.declare import Table, columns
 from kourou.client.consume.received import ReceivedMessage
 from kourou.client.core import NoRouteError
-from kourou.console.reading import browse, row_of
+from kourou.console.reading import CONTENT, STORED, browse
 from kourou.console.texts import t
-from kourou.console.views.components import Section, card, empty, page_title
-from kourou.console.views.table import Column, DataTable
+from kourou.console.views.components import card, empty, page_title, tab_sections
+from kourou.console.views.operations import AnswerTable
 from kourou.console.views.view import View
 from kourou.message import properties as names
 from kourou.message.topics import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 _LEVEL = "scheduleMessageOffset_"
+LEVELS = Table(columns("Broker=broker, Level=level:number, Messages=messages:number"))
+MESSAGES = Table(
+    (
+        *STORED,
+        *columns(
+            "Goes to=topic, Due=due:time",
+            topic=lambda message: message.properties.get(names.REAL_TOPIC, ""),
+            due=lambda message: int(message.properties.get(names.TIMER_OUT_MS, 0)),
+        ),
+        *CONTENT,
+    )
+)
 
 
 @dataclass(slots=True)
@@ -28,7 +39,7 @@ class Waiting:
     """What waits: messages, and for delay levels how many wait of each at each broker."""
 
     messages: list[ReceivedMessage] = field(default_factory=list)
-    levels: list[tuple[str, int, int]] = field(default_factory=list)  # broker, level, messages
+    levels: list[dict[str, Any]] = field(default_factory=list)
 
 
 async def draw(view: View) -> None:
@@ -39,17 +50,17 @@ async def draw(view: View) -> None:
     )
     ask = view.backend.ask
     masters = dict(view.snapshot.masters)
-    with ui.tabs().props("align=left no-caps") as tabs:
-        first = ui.tab("delayed", t("Delayed by level"))
-        ui.tab("timer", t("Timers"))
-        ui.tab("half", t("Half messages"))
-    with ui.tab_panels(tabs, value=first, animated=False):
-        with ui.tab_panel("delayed"):
-            Section(lambda: ask("delayed", lambda admin: _delayed(admin, masters)), _draw_delayed)
-        with ui.tab_panel("timer"):
-            Section(lambda: ask("timer", _timers), _draw_messages)
-        with ui.tab_panel("half"):
-            Section(lambda: ask("half", _half), _draw_messages)
+    tab_sections(
+        {
+            "delayed": (
+                t("Delayed by level"),
+                lambda: ask("delayed", lambda admin: _delayed(admin, masters)),
+                _draw_delayed,
+            ),
+            "timer": (t("Timers"), lambda: ask("timer", _timers), _draw_messages),
+            "half": (t("Half messages"), lambda: ask("half", _half), _draw_messages),
+        }
+    )
 
 
 async def _delayed(admin: Admin, masters: dict[str, str]) -> Waiting:
@@ -62,7 +73,8 @@ async def _delayed(admin: Admin, masters: dict[str, str]) -> Waiting:
                 offset, _, end = value.partition(",")
                 delivered[name, level - 1] = int(offset)
                 if int(end) > int(offset):
-                    found.levels.append((name, level, int(end) - int(offset)))
+                    waits = int(end) - int(offset)
+                    found.levels.append({"broker": name, "level": level, "messages": waits})
     found.messages = [
         message
         for message in await _read(admin, SCHEDULE_TOPIC)
@@ -99,16 +111,7 @@ async def _read(admin: Admin, topic: str) -> list[ReceivedMessage]:
 def _draw_delayed(found: Waiting) -> None:
     if found.levels:
         with card(t("By delay level")):
-            rows: list[dict[str, Any]] = [
-                {"id": f"{broker} {level}", "broker": broker, "level": level, "messages": count}
-                for broker, level, count in found.levels
-            ]
-            columns = [
-                Column("broker", t("Broker")),
-                Column("level", t("Level"), "number"),
-                Column("messages", t("Messages"), "number"),
-            ]
-            DataTable(columns, rows, key="id", export="delay-levels", per_page=10)
+            AnswerTable(LEVELS, found.levels, export="delay-levels", per_page=10)
     _draw_messages(found)
 
 
@@ -117,20 +120,4 @@ def _draw_messages(found: Waiting) -> None:
         if not found.messages:
             empty("hourglass_empty", t("Nothing waits"))
             return
-        columns = [
-            Column("stored", t("Stored"), "time"),
-            Column("message", t("Message id"), "id"),
-            Column("goes_to", t("Goes to")),
-            Column("due", t("Due"), "time"),
-            Column("keys", t("Keys"), "code", minor=True),
-            Column("body", t("Body"), "line", minor=True),
-        ]
-        rows = [
-            {
-                **row_of(message),
-                "goes_to": message.properties.get(names.REAL_TOPIC, ""),
-                "due": int(message.properties.get(names.TIMER_OUT_MS, 0)),
-            }
-            for message in found.messages
-        ]
-        DataTable(columns, rows, key="id", export="waiting", sort="stored", descending=True)
+        AnswerTable(MESSAGES, found.messages, export="waiting", sort="Stored", descending=True)

@@ -8,13 +8,40 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from kourou.console.store.record import MEANINGS, Field
-from kourou.console.texts import t
+from kourou.console.texts import later, t
+from kourou.inspect.look.fields import Field
 
 ROW_BYTES = 16
 HEAD_BYTES, TAIL_BYTES = 512, 64  # of a long field
 MANY_BYTES = 32 * 1024  # of a long field, where all is asked for
 MAX_CLASSES = 96  # fields that light up; those behind them only have their colour
+
+
+# What a field means, by its name.
+MEANINGS = {
+    "TOTALSIZE": later("Bytes of the whole record"),
+    "MAGICCODE": later("Tells a record from blank space, and its version"),
+    "BODYCRC": later("Checksum of the stored body"),
+    "QUEUEID": later("The queue of the topic"),
+    "FLAG": later("The sender's own"),
+    "QUEUEOFFSET": later("Place in the consume queue"),
+    "PHYSICALOFFSET": later("Place in the log: of the first byte of this record"),
+    "SYSFLAG": later("Compression, transaction, kind of addresses"),
+    "BORNTIMESTAMP": later("When it was sent, by the sender's clock"),
+    "BORNHOST": later("Who sent it"),
+    "STORETIMESTAMP": later("When it was stored, by the broker's clock"),
+    "STOREHOST": later("The broker that stored it"),
+    "RECONSUMETIMES": later("How often it was consumed again"),
+    "PREPARED TX OFFSET": later("Where the half message of its transaction lies"),
+    "BODY LENGTH": later("Bytes of the body"),
+    "BODY": later("The message itself"),
+    "TOPIC LENGTH": later("Bytes of the topic: two of them in V2"),
+    "TOPIC": later("The topic, in UTF-8"),
+    "PROPERTIES LENGTH": later("Bytes of the properties"),
+    "PROPERTY": later("A property: name, 01, value, 02"),
+    "WORD": later("A number of eight bytes"),
+    "REST": later("Bytes that belong to no field"),
+}
 
 
 def hex_html(record: bytes, fields: Sequence[Field], offset: int, *, show_all: bool = False) -> str:

@@ -148,6 +148,22 @@ class Section:
                 self._render(found)
 
 
+Tab = tuple[str, Callable[[], Awaitable[Any]], Callable[[Any], Any]]
+
+
+def tab_sections(tabs: Mapping[str, Tab]) -> list[Section]:
+    """Tabs by name: what each is called, what is asked for it, and what draws the answer."""
+    with ui.tabs().props("align=left no-caps") as bar:
+        for name, (title, _, _) in tabs.items():
+            ui.tab(name, title)
+    sections = []
+    with ui.tab_panels(bar, value=next(iter(tabs)), animated=False):
+        for name, (_, work, render) in tabs.items():
+            with ui.tab_panel(name):
+                sections.append(Section(work, render))
+    return sections
+
+
 def refresh_button(view: View, sections: Sequence[Section]) -> None:
     """A button that asks for sections again."""
 

@@ -62,7 +62,7 @@ class RowAction:
 
     icon: str
     label: str
-    run: Callable[[dict[str, Any]], Any]
+    run: Callable[[Any], Any]
 
 
 class DataTable:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nicegui import ui
 
 from kourou.admin import Admin
+from kourou.admin.operations.declare import Operation
 from kourou.console.backend import ANSWER_TIMEOUT_S, Backend, Snapshot
 from kourou.console.config import ConsoleConfig
 from kourou.console.door.sessions import Access, Session
@@ -36,6 +37,13 @@ class View:
     def may(self, role: Role) -> bool:
         """Whether the user may do what needs a role: what to show."""
         return self.access.may(self.session, role)
+
+    async def answer(self, operation: Operation, given: Mapping[str, Any], **options: Any) -> Any:
+        """The answer of an operation that changes nothing, if the user may have it; tabs share it."""
+        self.access.check(self.session, Role[operation.role.upper()])
+        values = operation.values(given)
+        key = (operation.name, *(str(value) for value in values.values()))
+        return await self.backend.ask(key, lambda admin: operation.run(admin, **values), **options)
 
     async def change(
         self,

@@ -1,3 +1,3 @@
-"""Whether a store is right: the log, its queues, its index, and the findings. `whole` is all of it;
-queue_report and index_report tell of one.
+"""Is a store consistent? The log, its queues and its index, and the findings. `whole` checks all of it;
+queue_report and index_report show one part.
 """

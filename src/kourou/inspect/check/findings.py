@@ -9,7 +9,7 @@ from enum import Enum
 
 from kourou.inspect.directory import StoreDirectory
 
-# So many findings of one kind in one file are told one by one; of the others only their number is.
+# Findings of one kind in one file that are reported one by one; the others are only counted.
 DEFAULT_LIMIT = 100
 
 
@@ -48,7 +48,7 @@ class Findings:
     def add(
         self, severity: Severity, kind: str, path: str, position: int, message: str, *, count: int = 1
     ) -> None:
-        """Take a finding; `count` others of the same kind in the same file may stand behind one message."""
+        """Add a finding; one message may stand for `count` findings of its kind in the same file."""
         file = self.store.relative(path)
         key = (severity, kind, file)
         self.counts[key] += count
@@ -69,7 +69,7 @@ class Findings:
             self.on_finding(finding)
 
     def close(self) -> None:
-        """Say how many there are of those that were not told one by one."""
+        """Report the number of findings that were not reported one by one."""
         for (severity, kind, file), count in self.counts.items():
             if self.limit and count > self.limit:
                 rest = f"{count - self.limit} more findings of the kind {kind} in this file"

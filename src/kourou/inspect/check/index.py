@@ -88,11 +88,11 @@ class IndexChecker:
                 self._first_missing = int(rows.offset[keys.rows[missing]].min())
 
     def finish(self, log_end: int, damaged: list[tuple[int, int]]) -> None:
-        """Tell of what points to no record, and what of the log is not in the index."""
+        """Report entries without a record, and keys of the log that the index lacks."""
         for checked in self._files:
-            checked.tell_suspects(damaged)
+            checked.report_suspects(damaged)
             for first, last in checked.between(max(log_end, self._checked_to), None):
-                checked.tell_behind_log(first, last, log_end, self._store.aborted)
+                checked.report_past_log(first, last, log_end, self._store.aborted)
         if self._missing:
             self._findings.warning(
                 "index-missing", f"{self._store.root}/index", -1,
@@ -264,7 +264,7 @@ class _File:
     # Against the log
 
     def _find_runs(self) -> list[tuple[int, int]]:
-        """The file's entries in runs (first, behind the last) within which physical offsets never fall."""
+        """The file's entries in runs (first, after the last) within which physical offsets never fall."""
         starts = [1]
         before = -1
         for first, entries in self._chunks():
@@ -279,7 +279,7 @@ class _File:
         return list(zip(starts, [*starts[1:], self._count]))
 
     def between(self, begin: int, end: int | None) -> list[tuple[int, int]]:
-        """Entries (first, behind the last) that point between two places of the log."""
+        """Entries (first, after the last) that point between two places of the log."""
         offsets = self.file.entries["offset"]
         found = []
         for start, stop in self._runs:
@@ -331,16 +331,16 @@ class _File:
                 "index-time", first + number, f"says {seconds[number]} seconds, its record says {right[at]}"
             )
 
-    def tell_suspects(self, damaged: list[tuple[int, int]]) -> None:
-        """Tell of entries without their key, unless their record cannot be read."""
+    def report_suspects(self, damaged: list[tuple[int, int]]) -> None:
+        """Report entries whose record does not have the key, unless the record cannot be read."""
         for number, offset, at_record in self._suspects:
             if any(start <= offset < end for start, end in damaged):
                 continue
             what = "whose record has no such key" if at_record else "where no record begins"
             self._entry_fault("index-key", number, f"points to {offset}, {what}")
 
-    def tell_behind_log(self, first: int, last: int, log_end: int, aborted: bool) -> None:
-        """Tell of entries that point behind the log."""
+    def report_past_log(self, first: int, last: int, log_end: int, aborted: bool) -> None:
+        """Report entries that point past the end of the log."""
         severity, hint = (
             (Severity.WARNING, ": the next start makes this file anew") if aborted else (Severity.FAULT, "")
         )

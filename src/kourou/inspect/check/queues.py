@@ -156,13 +156,13 @@ class QueueChecker:
                     self._compare((name, 0), replace(one, queue_offset=np.array([to_number(offset)])))
 
     def finish(self, log_end: int, damaged: list[tuple[int, int]]) -> None:
-        """Look at what no record has confirmed."""
+        """Check the entries that no record has confirmed."""
         for queue in self._queues.values():
             queue.finish(log_end, damaged)
         for (topic, queue_id), (first, count) in sorted(self._missing.items()):
-            self._tell_missing_queue(topic, queue_id, first, count)
+            self._report_missing_queue(topic, queue_id, first, count)
 
-    def _tell_missing_queue(self, topic: str, queue_id: int, first: int, count: int) -> None:
+    def _report_missing_queue(self, topic: str, queue_id: int, first: int, count: int) -> None:
         path = f"{self._store.root}/consumequeue/{topic}/{queue_id}"
         message = (
             f"{count} records of this queue are in the log, the first at {first}, and the queue is not there"
@@ -200,7 +200,7 @@ class _Queue:
         return len(self._confirmed)
 
     def _used_end(self) -> int:
-        """Behind the last place that is not empty, whatever stands before it."""
+        """After the last place that is not empty, whatever stands before it."""
         unit = self._queue.unit
         for file in reversed(self._queue.files):
             end = min(self._store.data_end(file.path), file.capacity * unit)  # not a byte of a hole is read
@@ -241,7 +241,7 @@ class _Queue:
                 return
         for row in open_rows.tolist():
             queue_offset = int((expected.base if self._queue.batch else expected.queue_offset)[row])
-            self._tell_missing(int(places[row]), queue_offset, int(expected.offset[row]))
+            self._report_missing(int(places[row]), queue_offset, int(expected.offset[row]))
 
     @cached_property
     def _batch_offsets(self) -> Integers:
@@ -295,7 +295,7 @@ class _Queue:
         unit = self._ext.get(code)
         return unit is not None and unit.tags_code == right
 
-    def _tell_missing(self, place: int, queue_offset: int, offset: int) -> None:
+    def _report_missing(self, place: int, queue_offset: int, offset: int) -> None:
         message = f"there is no entry for queue offset {queue_offset}, whose record lies at {offset}"
         entry = self._queue.entry(self._queue.first) if self._queue.first < self._queue.end else None
         severity, hint = Severity.FAULT, ""
@@ -310,7 +310,7 @@ class _Queue:
 
     def finish(self, log_end: int, damaged: list[tuple[int, int]]) -> None:
         """Look at the entries that no record has confirmed."""
-        explained = self._tell_displaced()
+        explained = self._report_displaced()
         for file in self._queue.files:
             until = min(file.capacity, self._end - file.first)
             for start in range(0, until, _ENTRIES_AT_ONCE):
@@ -321,11 +321,11 @@ class _Queue:
                 suspect = ~confirmed & ~self._is_fine(rows, first, damaged, log_end)
                 for at in np.flatnonzero(suspect).tolist():
                     if first + at not in explained:
-                        self._tell_unconfirmed(
+                        self._report_unconfirmed(
                             first + at, int(rows["offset"][at]), int(rows["size"][at]), log_end
                         )
 
-    def _tell_displaced(self) -> set[int]:
+    def _report_displaced(self) -> set[int]:
         """Of the places where records found another: faults, unless that other rightly has the place."""
         newer = [pair for pair in self._displaced if self._confirmed[pair[0] - self._first]]
         if newer:
@@ -359,7 +359,7 @@ class _Queue:
             fine |= (offset >= start) & (offset < min(end, log_end))
         return fine
 
-    def _tell_unconfirmed(self, place: int, offset: int, size: int, log_end: int) -> None:
+    def _report_unconfirmed(self, place: int, offset: int, size: int, log_end: int) -> None:
         if size == 0 and offset == 0:
             self._fault("queue-missing", place, "is empty, and others follow")
             return

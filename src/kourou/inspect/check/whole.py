@@ -125,7 +125,7 @@ class _LogChecker:
         self.records = 0
         self.last_time = 0  # store time of the last record
         self.damaged: list[tuple[int, int]] = []  # places before the end of which no record can be told
-        self.torn = False  # there is something behind the end
+        self.torn = False  # there is something after the end
 
     def advance(self) -> int:
         """Bytes of files done since the last call."""
@@ -134,7 +134,7 @@ class _LogChecker:
 
     def take_records(self, stretch: Stretch) -> None:
         for broken in self._pending:
-            self._tell_damage(broken)
+            self._report_damage(broken)
         self._pending.clear()
         self.records += len(stretch.records)
         self.end = stretch.end
@@ -154,7 +154,7 @@ class _LogChecker:
         self._pending.append(broken)
         self._done += broken.resume - broken.position
 
-    def _tell_damage(self, broken: Break) -> None:
+    def _report_damage(self, broken: Break) -> None:
         base, resume = broken.file.base, broken.resume
         self.damaged.append((base + broken.position, base + resume))
         what = "no record" if broken.empty else f"damage ({broken.reason})"
@@ -220,7 +220,7 @@ def _check_checkpoint(
         ("logicsPhysicalOffset", checkpoint.logics_physical_offset, log.end, ends),
     )
     for number, (name, value, limit, what) in enumerate(words):
-        # -1 stands for `not known` in offsets. A time or an offset behind what is there makes recovery
+        # -1 stands for `not known` in offsets. A time or an offset after what is there makes recovery
         # begin too late; one of a record that was torn off with the tail goes with it.
         if value < -1 or value > limit:
             severity = Severity.WARNING if store.aborted and value > 0 and log.torn else Severity.FAULT

@@ -6,14 +6,31 @@ from typing import Any
 
 from nicegui import ui
 
+from kourou.admin.operations import groups
+from kourou.admin.operations.declare import Table, columns
 from kourou.console.door.users import Role
-from kourou.console.pages.topics import where_select
-from kourou.console.texts import t
-from kourou.console.views.components import card, dialog, dialog_buttons, live, page_title
-from kourou.console.views.table import Column, DataTable
+from kourou.console.texts import later, t
+from kourou.console.views.components import card, live, page_title
+from kourou.console.views.operations import AnswerTable, ask
 from kourou.console.views.view import View, group_url
 
-MAX_RETRY_TIMES = 1000
+ONLINE, OFFLINE = later("online"), later("offline")
+GROUPS = Table(
+    columns(
+        "Group=name:group, State=state:badge, Lag=lag:number, Clients=clients:number, Out / s=tps:number, "
+        "Type=consume_type-, Model=model-, Topics=topics:code-, Dead letters=dead:number-",
+        state=lambda row: ONLINE if row.clients else OFFLINE,
+        clients=lambda row: len(row.clients),
+        model=lambda row: row.message_model.lower(),
+        topics=lambda row: ", ".join(sorted(row.topics)),
+    )
+)
+# Parameter -> field of SubscriptionGroupConfig
+FIELDS = {
+    "retry_times": "retryMaxTimes", "retry_queues": "retryQueueNums", "enable": "consumeEnable",
+    "broadcast": "consumeBroadcastEnable", "from_min": "consumeFromMinEnable",
+    "orderly": "consumeMessageOrderly",
+}  # fmt: skip
 
 
 async def draw(view: View) -> None:
@@ -26,94 +43,26 @@ async def draw(view: View) -> None:
             )
     with card():
         with_system = ui.switch(t("Show groups of the system")).classes("mb-2")
-        table = DataTable(
-            [
-                Column("name", t("Group"), "link"),
-                Column("state", t("State"), "badge"),
-                Column("lag", t("Lag"), "number"),
-                Column("clients", t("Clients"), "number"),
-                Column("tps", t("Out / s"), "number"),
-                Column("type", t("Type"), minor=True),
-                Column("model", t("Model"), minor=True),
-                Column("topics", t("Topics"), "code", minor=True),
-                Column("dead", t("Dead letters"), "number", minor=True),
-            ],
-            export="groups",
-            sort="lag",
-            descending=True,
-            nothing=t("No consumer groups yet: they come with their first client"),
-        )
+        nothing = t("No consumer groups yet: they come with their first client")
+        table = AnswerTable(GROUPS, export="groups", sort="Lag", descending=True, nothing=nothing)
 
     def refresh() -> None:
-        table.show(
-            {
-                "name": row.name,
-                "name_href": group_url(row.name),
-                "state": t("online") if row.clients else t("offline"),
-                "state_color": "good" if row.clients else "mute",
-                "lag": row.lag,
-                "clients": len(row.clients),
-                "tps": round(row.tps, 1),
-                "type": row.consume_type,
-                "model": row.message_model.lower(),
-                "topics": ", ".join(sorted(row.topics)),
-                "dead": row.dead,
-            }
-            for row in view.snapshot.groups.values()
-            if with_system.value or not row.is_system
-        )
+        rows = view.snapshot.groups.values()
+        table.show(row for row in rows if with_system.value or not row.is_system)
 
     with_system.on_value_change(refresh)
     await view.backend.ready()
     live(view, refresh)
 
 
-def settings_dialog(view: View, group: str = "", known: dict[str, Any] | None = None) -> None:
+def settings_dialog(view: View, group: str = "", settings: dict[str, Any] | None = None) -> None:
     """Ask for the settings of a group: a new one, or one that is known with its SubscriptionGroupConfig."""
-    settings = known or {}
-    with dialog(t("Edit group") if known else t("Create group")) as box:
-        name = ui.input(t("Name"), value=group).props(
-            "outlined dense" + (" readonly" if known else " autofocus")
-        )
-        with ui.row().classes("w-full gap-3 no-wrap"):
-            retries = ui.number(
-                t("Retries before dead letter"),
-                value=int(settings.get("retryMaxTimes", 16)), min=0, max=MAX_RETRY_TIMES, format="%d",
-            ).props("outlined dense").classes("grow")  # fmt: skip
-            retry_queues = ui.number(
-                t("Retry queues"), value=int(settings.get("retryQueueNums", 1)), min=0, format="%d"
-            ).props("outlined dense").classes("grow")  # fmt: skip
-        enabled = ui.switch(t("It may consume"), value=bool(settings.get("consumeEnable", True)))
-        broadcast = ui.switch(
-            t("Each client may have all messages (broadcasting)"),
-            value=bool(settings.get("consumeBroadcastEnable", True)),
-        )
-        from_min = ui.switch(
-            t("It may begin at the oldest message"), value=bool(settings.get("consumeFromMinEnable", True))
-        )
-        orderly = ui.switch(
-            t("It consumes in order"), value=bool(settings.get("consumeMessageOrderly", False))
-        )
-        where = where_select(view)
-
-        async def save() -> bool:
-            wanted = (name.value or "").strip()
-            values = {
-                **settings,
-                "consumeEnable": bool(enabled.value),
-                "consumeBroadcastEnable": bool(broadcast.value),
-                "consumeFromMinEnable": bool(from_min.value),
-                "consumeMessageOrderly": bool(orderly.value),
-                "retryMaxTimes": int(retries.value or 0),
-                "retryQueueNums": int(retry_queues.value or 0),
-            }
-            done = await view.change(
-                Role.ADMIN,
-                lambda admin: admin.groups.create(wanted, values, **where()),
-                t("Group {name} is saved", name=wanted),
-            )
-            if done is not None:
-                ui.navigate.to(group_url(wanted))
-            return done is not None
-
-        dialog_buttons(box, t("Save"), save)
+    known = {name: settings[field] for name, field in FIELDS.items() if field in settings} if settings else {}
+    others = {key: value for key, value in (settings or {}).items() if key not in FIELDS.values()}
+    fields = "retry_times, retry_queues, enable, broadcast, from_min, orderly"
+    ask(
+        view, groups.create, t("Edit group") if settings else t("Create group"), t("Save"),
+        t("Group {name} is saved", name="{group}"), fields=fields if settings else f"group=Name, {fields}",
+        fixed={"setting": others, **({"group": group} if group else {})}, known=known, where=True,
+        notes=[group] if group else [], then=lambda given, _: ui.navigate.to(group_url(given["group"])),
+    )  # fmt: skip

@@ -6,11 +6,21 @@ from typing import Any
 
 from nicegui import ui
 
+from kourou.admin.operations import groups
+from kourou.admin.operations.declare import Table, columns
 from kourou.console.texts import t
 from kourou.console.views.components import Section, code, dialog, facts
-from kourou.console.views.table import Column, DataTable
+from kourou.console.views.operations import AnswerTable
 from kourou.console.views.view import View
-from kourou.message.model import MessageQueue
+
+QUEUES = Table(groups.RUNNING, rows=groups.running_rows)
+SPEED = Table(
+    columns(
+        "Topic=topic, Pull ms=pullRT:number-, Pulled / s=pullTPS:number, Consume ms=consumeRT:number-, "
+        "Consumed / s=consumeOKTPS:number, Failed / s=consumeFailedTPS:number"
+    ),
+    rows=lambda info: [{"topic": topic, **one} for topic, one in (info.get("statusTable") or {}).items()],
+)
 
 
 def client_dialog(view: View, group: str, client_id: str) -> None:
@@ -22,72 +32,21 @@ def client_dialog(view: View, group: str, client_id: str) -> None:
             ui.tab("properties", t("Properties"))
             ui.tab("stack", t("Threads"))
 
-        def draw(info: dict[str, Any]) -> None:
+        def draw(found: dict[str, dict[str, Any]]) -> None:
+            info = found[client_id]
             with ui.tab_panels(tabs, value=first, animated=False):
                 with ui.tab_panel("queues"):
-                    _draw_queues(info)
+                    AnswerTable(
+                        QUEUES, found, export="client-queues", per_page=10, nothing=t("It reads no queues")
+                    )
                 with ui.tab_panel("speed"):
-                    _draw_speed(info)
+                    AnswerTable(SPEED, info, export="client-speed", per_page=10)
                 with ui.tab_panel("properties"):
                     facts({str(key): value for key, value in sorted((info.get("properties") or {}).items())})
                 with ui.tab_panel("stack"):
                     code(str(info.get("jstack") or t("The client tells no stacks")))
 
-        Section(
-            lambda: view.backend.ask(
-                ("running", group, client_id),
-                lambda admin: admin.groups.running_info(group, client_id, with_stack=True),
-            ),
-            draw,
-        )
+        given = {"group": group, "client": client_id, "stack": True}
+        Section(lambda: view.answer(groups.status, given), draw)
         with ui.row().classes("w-full justify-end"):
             ui.button(t("Close"), on_click=box.close).props("flat")
-
-
-def _draw_queues(info: dict[str, Any]) -> None:
-    rows = []
-    for key, queue in (info.get("mqTable") or {}).items():
-        place = MessageQueue.from_json(key)
-        rows.append(
-            {
-                "id": f"{place.topic} {place.broker_name} {place.queue_id}",
-                "topic": place.topic,
-                "broker": place.broker_name,
-                "queue": place.queue_id,
-                "cached": int(queue.get("cachedMsgCount") or 0),
-                "offset": int(queue.get("commitOffset") or 0),
-                "last": int(queue.get("lastConsumeTimestamp") or 0),
-            }
-        )
-    columns = [
-        Column("topic", t("Topic")),
-        Column("broker", t("Broker"), minor=True),
-        Column("queue", t("Queue"), "number"),
-        Column("cached", t("Cached"), "number"),
-        Column("offset", t("Offset"), "number"),
-        Column("last", t("Last consumed"), "time", minor=True),
-    ]
-    DataTable(columns, rows, key="id", export="client-queues", per_page=10, nothing=t("It reads no queues"))
-
-
-def _draw_speed(info: dict[str, Any]) -> None:
-    rows = [
-        {
-            "name": topic,
-            "pull_ms": float(one.get("pullRT") or 0),
-            "pull": float(one.get("pullTPS") or 0),
-            "ms": float(one.get("consumeRT") or 0),
-            "good": float(one.get("consumeOKTPS") or 0),
-            "bad": float(one.get("consumeFailedTPS") or 0),
-        }
-        for topic, one in (info.get("statusTable") or {}).items()
-    ]
-    columns = [
-        Column("name", t("Topic")),
-        Column("pull_ms", t("Pull, ms"), "number", minor=True),
-        Column("pull", t("Pulled / s"), "number"),
-        Column("ms", t("Consume, ms"), "number", minor=True),
-        Column("good", t("Consumed / s"), "number"),
-        Column("bad", t("Failed / s"), "number"),
-    ]
-    DataTable(columns, rows, export="client-speed", per_page=10)

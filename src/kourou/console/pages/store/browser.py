@@ -10,12 +10,12 @@ from typing import Any
 
 from nicegui import ui
 
+from kourou.admin.operations.declare import Table, columns
 from kourou.console.backend import ANSWER_TIMEOUT_S
 from kourou.console.pages.store import checks as store_checks
 from kourou.console.pages.store import index as store_index
 from kourou.console.pages.store import queue as store_queue
 from kourou.console.pages.store import record as store_record
-from kourou.console.store.files import Bar, Drawing, draw_files
 from kourou.console.store.hex import light_css
 from kourou.console.store.reading import READ_S, check_path, is_free, read, store_url
 from kourou.console.texts import later, t
@@ -31,14 +31,21 @@ from kourou.console.views.components import (
     page_title,
     size,
 )
-from kourou.console.views.table import Column, DataTable
+from kourou.console.views.operations import AnswerTable
 from kourou.console.views.view import View
 from kourou.errors import KourouError
 from kourou.inspect import StoreDirectory
 from kourou.inspect.info import describe
 from kourou.inspect.log_scan import log_end
+from kourou.inspect.look.files import Bar, Drawing, draw_files
 
 MOST_QUEUE_ROWS = 2000
+QUEUES = Table(
+    columns(
+        "Queue=name:link, Messages=messages:number, First offset=low:number, End offset=high:number, "
+        "Files=files:number-, Type=type-"
+    )
+)
 _STYLED = "tools_css"
 
 # What the parts of a file are, by their kind
@@ -172,20 +179,15 @@ def _draw_store(view: View, path: str, root: str, stores: Sequence[str], *, is_c
 def _look(store: StoreDirectory) -> _Found:
     queues = [
         {
-            "name": str(queue),
-            "name_href": store_url(
+            "name": (str(queue), store_url(
                 store.root, file=store.relative(queue.files[-1].path if queue.files else queue.path)
-            ),
-            "topic": queue.topic,
-            "queue": queue.queue_id,
-            "low": queue.min_offset,
-            "high": queue.max_offset,
+            )),
+            "low": queue.min_offset, "high": queue.max_offset,
             "messages": queue.max_offset - queue.min_offset,
-            "files": len(queue.files),
-            "type": "BatchCQ" if queue.batch else "SimpleCQ",
+            "files": len(queue.files), "type": "BatchCQ" if queue.batch else "SimpleCQ",
         }
         for queue in store.queues[:MOST_QUEUE_ROWS]
-    ]
+    ]  # fmt: skip
     return _Found(describe(store), draw_files(store, log_end(store)), queues, len(store.queues) - len(queues))
 
 
@@ -260,19 +262,7 @@ def _bar_html(root: str, bar: Bar, largest: int, unit: str) -> str:
 
 def _draw_queues(found: _Found) -> None:
     with card():
-        DataTable(
-            [
-                Column("name", t("Queue"), "link"),
-                Column("messages", t("Messages"), "number"),
-                Column("low", t("First offset"), "number"),
-                Column("high", t("End offset"), "number"),
-                Column("files", t("Files"), "number", minor=True),
-                Column("type", t("Type"), minor=True),
-            ],
-            found.queues,
-            export="store-queues",
-            nothing=t("No queues"),
-        )
+        AnswerTable(QUEUES, found.queues, export="store-queues", nothing=t("No queues"))
         if found.queues_left_out > 0:
             ui.label(t("{count} further queues are not shown", count=found.queues_left_out)).classes(
                 "k-subtitle"

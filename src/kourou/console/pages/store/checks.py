@@ -9,11 +9,11 @@ from typing import Any
 
 from nicegui import ui
 
+from kourou.admin.operations.declare import Table, columns
 from kourou.console.door.users import Role
 from kourou.console.pages.store.record import crumbs
 from kourou.console.store.hex import fields_html, hex_html
 from kourou.console.store.reading import read, store_url
-from kourou.console.store.record import Field, show_time
 from kourou.console.texts import later, t
 from kourou.console.views.components import (
     Section,
@@ -26,24 +26,21 @@ from kourou.console.views.components import (
     page_title,
     size,
 )
-from kourou.console.views.table import Column, DataTable
+from kourou.console.views.operations import AnswerTable
 from kourou.console.views.view import View
 from kourou.errors import KourouError, StoreError
 from kourou.inspect import StoreDirectory
 from kourou.inspect.check.whole import CheckReport, check
 from kourou.inspect.info import describe
 from kourou.inspect.log_scan import LogEnd, log_end
-from kourou.store.timer.files import DEFAULT_PRECISION_MS, read_timer_log, read_wheel
+from kourou.inspect.look.fields import Field, dissect_checkpoint, show_time
+from kourou.inspect.look.pages import MOST_TIMERS, read_timers, read_wheel_slots
 
 CHECK_S = 3600.0
 LOOK_S = 0.3
 MOST_ROWS = 500
 _COLORS = {"fault": "bad", "warning": "warn", "note": "info"}
 _SEVERITIES = {"fault": later("fault"), "warning": later("warning"), "note": later("note")}
-_WORDS = (
-    "physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp", "masterFlushedOffset",
-    "confirmPhyOffset", "logicsPhysicalOffset",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,29 +206,15 @@ class _Check:
         if not report.findings:
             empty("verified", t("Everything is right"))
             return
-        rows = [
-            {
-                "id": at,
-                "severity": t(_SEVERITIES[finding.severity.value]),
-                "severity_color": _COLORS[finding.severity.value],
-                "kind": finding.kind,
-                "place": f"{finding.file} {finding.position if finding.position >= 0 else ''}".strip(),
-                "place_href": self._link(finding.file, finding.position, bases),
-                "message": finding.message,
-            }
-            for at, finding in enumerate(report.findings[:MOST_ROWS])
-        ]
-        DataTable(
-            [
-                Column("severity", t("Severity"), "badge"),
-                Column("kind", t("Kind"), minor=True),
-                Column("place", t("Place"), "link"),
-                Column("message", t("Finding"), "code"),
-            ],
-            rows,
-            key="id",
-            export="findings",
+        shown = columns(
+            "Severity=severity:badge, Kind=kind-, Place=place:link, Finding=message:code",
+            severity=lambda one: (_SEVERITIES[one.severity.value], _COLORS[one.severity.value]),
+            place=lambda one: (
+                f"{one.file} {one.position if one.position >= 0 else ''}".strip(),
+                self._link(one.file, one.position, bases),
+            ),
         )
+        AnswerTable(Table(shown), report.findings[:MOST_ROWS], export="findings")
 
     def _link(self, file: str, position: int, bases: dict[str, int]) -> str:
         if file in bases and position >= 0:
@@ -246,74 +229,32 @@ def draw_small_file(view: View, root: str, file: str) -> None:
     """Draw the checkpoint, the timer wheel, or a file of the timer log."""
     page_title(file, root, parent=crumbs(root))
     if file == "checkpoint":
-        Section(lambda: read(view, root, _read_checkpoint), _draw_checkpoint)
+        Section(lambda: read(view, root, dissect_checkpoint), lambda found: _draw_checkpoint(*found))
     elif file == "timerwheel":
-        Section(lambda: read(view, root, _read_wheel), _draw_timers)
+        Section(lambda: read(view, root, read_wheel_slots), lambda rows: _draw_timers(root, rows))
     else:
-        Section(lambda: read(view, root, lambda store: _read_timer_log(store, file)), _draw_timers)
+        Section(
+            lambda: read(view, root, lambda store: read_timers(store, file)),
+            lambda rows: _draw_timers(root, rows),
+        )
 
 
-def _read_checkpoint(store: StoreDirectory) -> bytes:
-    return bytes(store.view(f"{store.root}/checkpoint")[: len(_WORDS) * 8])
-
-
-def _draw_checkpoint(data: bytes) -> None:
-    fields = []
-    for at, name in enumerate(_WORDS):
-        if at * 8 + 8 > len(data):
-            break
-        value = int.from_bytes(data[at * 8 : at * 8 + 8], "big", signed=True)
-        is_time = name.endswith("Timestamp")
-        shown = f"{value} = {show_time(value)}" if is_time and value > 0 else f"{value}"
-        fields.append(Field(name, at * 8, at * 8 + 8, shown, "time" if is_time else "place", "WORD"))
+def _draw_checkpoint(data: bytes, fields: list[Field]) -> None:
     if not fields:
         with card():
             empty("hourglass_empty", t("The file is empty"))
         return
     with card(t("Bytes")):
-        html = f"{hex_html(data[: len(fields) * 8], fields, 0)}{fields_html(fields)}"
+        html = f"{hex_html(data, fields, 0)}{fields_html(fields)}"
         ui.html(f"<div class='k-record'>{html}</div>", sanitize=False).classes("w-full")
 
 
-def _read_wheel(store: StoreDirectory) -> list[dict[str, Any]]:
-    slots = sorted(
-        read_wheel(store.view(f"{store.root}/timerwheel")), key=lambda slot: slot.time, reverse=True
-    )
-    return [
-        {
-            "id": slot.slot, "due": slot.time * DEFAULT_PRECISION_MS, "messages": slot.messages,
-            "first": slot.first_position, "last": slot.last_position,
-        }
-        for slot in slots[:MOST_ROWS]
-    ]  # fmt: skip
-
-
-def _read_timer_log(store: StoreDirectory, file: str) -> list[dict[str, Any]]:
-    name = file.removeprefix("timerlog/")
-    if name not in store.disk.list(f"{store.root}/timerlog") or not name.isdecimal():
-        raise StoreError(f"there is no file {file} here")
-    rows = []
-    for unit in read_timer_log(store.view(f"{store.root}/timerlog/{name}"), int(name)):
-        rows.append(
-            {
-                "id": unit.position, "due": unit.due_ms, "messages": 1, "first": unit.previous_position,
-                "last": unit.position, "offset": unit.physical_offset,
-                "offset_href": store_url(store.root, offset=unit.physical_offset),
-            }
-        )  # fmt: skip
-        if len(rows) >= MOST_ROWS:
-            break
-    return rows
-
-
-def _draw_timers(rows: list[dict[str, Any]]) -> None:
-    with card(t("Timers"), t("the first {count}", count=MOST_ROWS) if len(rows) == MOST_ROWS else ""):
-        columns = [
-            Column("due", t("Due"), "time"),
-            Column("messages", t("Messages"), "number"),
-            Column("first", t("First or previous unit"), "number", minor=True),
-            Column("last", t("Unit"), "number"),
-        ]
-        if any("offset" in row for row in rows):
-            columns.append(Column("offset", t("Physical offset"), "id"))
-        DataTable(columns, rows, key="id", export="timers", nothing=t("No timers"))
+def _draw_timers(root: str, rows: list[dict[str, Any]]) -> None:
+    with card(t("Timers"), t("the first {count}", count=MOST_TIMERS) if len(rows) == MOST_TIMERS else ""):
+        place = ", Physical offset=offset:id" if any("offset" in row for row in rows) else ""
+        shown = columns(
+            "Due=due:time, Messages=messages:number, First or previous unit=first:number-, "
+            f"Unit=last:number{place}",
+            offset=lambda row: (row["offset"], store_url(root, offset=row["offset"])),
+        )
+        AnswerTable(Table(shown), rows, export="timers", nothing=t("No timers"))

@@ -8,12 +8,12 @@ from typing import Any
 from nicegui import ui
 
 from kourou.console.pages.store.record import crumbs
-from kourou.console.store.index import Chain, Link, describe_file, walk_chains
 from kourou.console.store.reading import read, store_url
-from kourou.console.store.record import show_time
 from kourou.console.texts import t
 from kourou.console.views.components import Section, card, empty, facts, number, page_title, size
 from kourou.console.views.view import View
+from kourou.inspect.look.chains import Chain, Link, describe_file, walk_chains
+from kourou.inspect.look.fields import show_time
 
 
 def draw(view: View, root: str, file: str, topic: str, key: str, *, is_tag: bool) -> None:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from nicegui import ui
 
-from kourou.console.pages.store.record import crumbs
-from kourou.console.store.reading import (
-    ENTRIES_A_PAGE,
-    NO_RECORD,
-    OK,
-    EntryPage,
-    read,
-    read_entries,
-    store_url,
-)
-from kourou.console.texts import t
+from kourou.admin.operations.declare import Column, Table, columns
+from kourou.console.pages.store.record import crumbs, place_of
+from kourou.console.store.reading import read, store_url
+from kourou.console.texts import later, t
 from kourou.console.views.components import Section, card, empty, number, page_title
-from kourou.console.views.table import Column, DataTable
+from kourou.console.views.operations import AnswerTable
 from kourou.console.views.view import View
+from kourou.inspect.look.pages import ENTRIES_A_PAGE, NO_RECORD, OK, EntryPage, read_entries
 
 MOST_FILES = 40  # of a queue that are named
+_WORDS = {OK: later("ok"), NO_RECORD: later("there is no record")}
+
+
+def _state(row: dict[str, Any]) -> tuple[str, str]:
+    color = "good" if row["state"] == OK else "mute" if row["is_expired"] else "bad"
+    return _WORDS.get(row["state"], row["state"]), color
+
+
+STATE = columns("Record=state:badge", state=_state)
 
 
 def draw(view: View, root: str, file: str, begin: int | None) -> None:
@@ -41,24 +46,12 @@ def _draw_page(root: str, file: str, page: EntryPage) -> None:
                 link = ui.link(one.rpartition("/")[2], store_url(root, file=one)).classes("k-link k-mono")
                 if one == page.file:
                     link.classes("font-bold")
-    words = {OK: t("ok"), NO_RECORD: t("there is no record")}
-    rows = [{**row, "state": words.get(row["state"], row["state"])} for row in page.rows]
-    with card(t("Entries"), note if rows else ""):
-        if not rows:
+    with card(t("Entries"), note if page.rows else ""):
+        if not page.rows:
             empty("hourglass_empty", t("No entries"))
             return
-        columns = [
-            Column("place", t("Queue offset"), "number"),
-            Column("offset", t("Physical offset"), "id"),
-            Column("size", t("Bytes"), "number"),
-            Column("tags", t("Tags code"), minor=True),
-            Column("stored", t("Stored"), "time", minor=True),
-            Column("keys", t("Keys"), "code", minor=True),
-            Column("state", t("Record"), "badge"),
-        ]
-        if page.is_batch:
-            columns.insert(4, Column("count", t("Messages"), "number"))
-        DataTable(columns, rows, key="place", export="queue-entries", per_page=2 * ENTRIES_A_PAGE)
+        shown = Table((*_entry_columns(root, page), *STATE))
+        AnswerTable(shown, page.rows, export="queue-entries", per_page=2 * ENTRIES_A_PAGE)
         with ui.row().classes("k-toolbar mt-2"):
             if page.begin > page.first:
                 _go(
@@ -68,9 +61,18 @@ def _draw_page(root: str, file: str, page: EntryPage) -> None:
                     file,
                     max(page.begin - ENTRIES_A_PAGE, page.first),
                 )
-            if page.begin + len(rows) < page.end:
-                _go(t("Next page"), "chevron_right", root, file, page.begin + len(rows))
+            if page.begin + len(page.rows) < page.end:
+                _go(t("Next page"), "chevron_right", root, file, page.begin + len(page.rows))
                 _go(t("Last page"), "last_page", root, file, max(page.end - ENTRIES_A_PAGE, page.first))
+
+
+def _entry_columns(root: str, page: EntryPage) -> tuple[Column, ...]:
+    count = "Messages=count:number, " if page.is_batch else ""
+    return columns(
+        f"Queue offset=place:number, Physical offset=offset:id, Bytes=size:number, Tags code=tags-, {count}"
+        "Stored=stored:time-, Keys=keys:code-",
+        offset=lambda row: place_of(root, row),
+    )
 
 
 def _go(text: str, icon: str, root: str, file: str, begin: int) -> None:

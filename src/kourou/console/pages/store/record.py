@@ -7,26 +7,26 @@ from typing import Any
 
 from nicegui import ui
 
+from kourou.admin.operations.declare import Table, columns
 from kourou.console.reading import body_forms
 from kourou.console.store.hex import HEAD_BYTES, TAIL_BYTES, fields_html, hex_html
-from kourou.console.store.reading import (
+from kourou.console.store.reading import read, store_url
+from kourou.console.texts import later, t
+from kourou.console.views.components import Section, badge, card, code, empty, page_title, size
+from kourou.console.views.operations import AnswerTable
+from kourou.console.views.view import View, message_url
+from kourou.errors import KourouError
+from kourou.inspect import StoreDirectory
+from kourou.inspect.look.fields import dissect
+from kourou.inspect.look.pages import (
     BLANK,
     RECORDS_A_PAGE,
     Record,
     RecordPage,
     find_log_file,
-    read,
     read_record,
     read_records,
-    store_url,
 )
-from kourou.console.store.record import dissect
-from kourou.console.texts import t
-from kourou.console.views.components import Section, badge, card, code, empty, page_title, size
-from kourou.console.views.table import Column, DataTable
-from kourou.console.views.view import View, message_url
-from kourou.errors import KourouError
-from kourou.inspect import StoreDirectory
 
 STRIP_PARTS = 64
 
@@ -61,11 +61,11 @@ def _draw_page(root: str, file: str, base: int, file_size: int, data_end: int, p
             color = 100 if here else 45 * share
             segments.append(f"<a href='{link}' title='{base + low:,}' style='--on:{color:.0f}%'></a>")
         ui.html(f"<div class='k-strip'>{''.join(segments)}</div>", sanitize=False).classes("w-full mb-3")
-        rows = [{**row, "state": t("blank") if row["state"] == BLANK else row["state"]} for row in page.rows]
+        rows = page.rows
         if not rows:
             empty("hourglass_empty", t("No records from here on"))
         else:
-            _record_table(rows)
+            _record_table(root, rows)
         with ui.row().classes("k-toolbar mt-2"):
             if rows and rows[0]["offset"] > base:
                 _button(t("First page"), "first_page", store_url(root, file=file))
@@ -83,20 +83,25 @@ def _draw_page(root: str, file: str, base: int, file_size: int, data_end: int, p
             ui.button(t("Go"), on_click=go).props("outline")
 
 
-def _record_table(rows: list[dict[str, Any]]) -> None:
-    columns = [
-        Column("offset", t("Physical offset"), "id"),
-        Column("topic", t("Topic")),
-        Column("queue", t("Queue"), minor=True),
-        Column("place", t("Offset"), minor=True),
-        Column("size", t("Bytes"), "number"),
-        Column("stored", t("Stored"), "time"),
-        Column("tags", t("Tag"), minor=True),
-        Column("keys", t("Keys"), "code", minor=True),
-    ]
-    if any(row["state"] for row in rows):
-        columns.append(Column("state", t("State"), "badge"))
-    DataTable(columns, rows, key="offset", export="records", per_page=2 * RECORDS_A_PAGE)
+def place_of(root: str, row: dict[str, Any]) -> tuple[int, str]:
+    """Where a record lies, and the page that shows it; none where there is no such file."""
+    url = store_url(root, file=row["file"], offset=row["offset"]) if row["file"] else ""
+    return row["offset"], url
+
+
+def _state(row: dict[str, Any]) -> tuple[str, str]:
+    return (later("blank"), "mute") if row["state"] == BLANK else (row["state"], "bad")
+
+
+def _record_table(root: str, rows: list[dict[str, Any]]) -> None:
+    state = ", State=state:badge" if any(row["state"] for row in rows) else ""
+    shown = columns(
+        "Physical offset=offset:id, Topic=topic, Queue=queue-, Offset=place-, Bytes=size:number, "
+        f"Stored=stored:time, Tag=tags-, Keys=keys:code-{state}",
+        offset=lambda row: place_of(root, row),
+        state=_state,
+    )
+    AnswerTable(Table(shown), rows, export="records", per_page=2 * RECORDS_A_PAGE)
 
 
 def _button(text: str, icon: str, url: str) -> None:

@@ -1,1 +1,0 @@
-"""kourou admin: one module for each kind of thing; `commands` is the group of them, `run` how one is run."""
