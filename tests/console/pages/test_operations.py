@@ -225,7 +225,8 @@ def test_a_group_is_created_changed_and_deleted(page, ask):
     page.get_by_role("button", name="Edit group").click()
     dialog(page).get_by_text("It may consume").click()
     dialog(page).get_by_role("button", name="Save").click()
-    expect(page.get_by_role("dialog")).to_have_count(0)  # it closes when it is done; what was said before is still there
+    # It closes when it is done; what was said when the group was created is still to be seen.
+    expect(page.get_by_role("dialog")).to_have_count(0)
     config = ask(lambda admin: admin.groups.config("made-group"))["broker-a"]
     assert (config["retryMaxTimes"], config["consumeEnable"]) == (7, False)
 
